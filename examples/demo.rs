@@ -4,9 +4,9 @@
 //! `cargo run --release --example demo [DIRECTORY]`; without a directory it takes the sources of the crates
 //! that were downloaded to build this. It works in a temporary directory of its own and removes that.
 
-use dedupfs::admin::{self, Context, Request, Response, SimilarMatch};
+use dedupfs::admin::{self, Context, Request, Response};
 use dedupfs::fuse::{self, MountOptions, Mounted};
-use dedupfs::overlay::{Background, Ranking, SimilarOptions};
+use dedupfs::overlay::{Background, Match, Ranking, SimilarOptions};
 use dedupfs::repo::{InitOptions, Layout, OpenOptions, Repo};
 use std::error::Error;
 use std::fs;
@@ -94,11 +94,11 @@ fn demo() -> Result<()> {
     for (asked, found) in most_alike(&overlay, &source, &files)? {
         print(&format!(
             "{:>7.1}%  {:>8.1}%  {}\n{:21}{}\n",
-            percent(found.containment),
-            percent(found.resemblance),
-            asked,
+            percent(found.shares.containment),
+            percent(found.shares.resemblance),
+            asked.display(),
             "",
-            found.path
+            found.path.display()
         ));
     }
 
@@ -176,7 +176,7 @@ impl Drop for Overlay {
 }
 
 /// The best match of each file of a sample, without those that are the same, best first.
-fn most_alike(overlay: &Overlay, source: &Path, files: &[PathBuf]) -> Result<Vec<(String, SimilarMatch)>> {
+fn most_alike(overlay: &Overlay, source: &Path, files: &[PathBuf]) -> Result<Vec<(PathBuf, Match)>> {
     let mut large = Vec::new();
     for file in files {
         if source.join(file).metadata()?.len() >= ASKED_BYTES_MIN {
@@ -190,10 +190,14 @@ fn most_alike(overlay: &Overlay, source: &Path, files: &[PathBuf]) -> Result<Vec
         let request = Request::Similar { path: (*file).clone(), outside: false, options };
         let Response::Similar(report) = overlay.ask(request)? else { return Err("no matches".into()) };
         pairs.extend(
-            report.matches.into_iter().find(|found| !found.identical).map(|found| (report.query, found)),
+            report
+                .matches
+                .into_iter()
+                .find(|found| !found.shares.identical)
+                .map(|found| (report.query, found)),
         );
     }
-    pairs.sort_by(|a, b| b.1.resemblance.total_cmp(&a.1.resemblance));
+    pairs.sort_by(|a, b| b.1.shares.resemblance.total_cmp(&a.1.shares.resemblance));
     pairs.truncate(SHOWN);
     Ok(pairs)
 }

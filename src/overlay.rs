@@ -21,13 +21,13 @@ pub use crate::contents::{
     Contents, ContentsBuilder, Filter, Indexing, Look, OverlayError, Ranking, Result, Shares, SimilarOptions,
 };
 pub use crate::convert::{Amount, Converter, Garbage, HeldForHistory, keep_free_bytes, snapshots_fill_disk};
-pub use crate::indexes::{Indexes, MethodIndexOptions, MethodIndexes, NotIndexed, Totals, Views};
+pub use crate::indexes::{Indexes, MethodIndexOptions, MethodIndexes, Totals, Views};
 pub use crate::maintain::{
     ExportNeeds, ExportOptions, Exported, Finding, GcOutcome, GcStep, Held, INSTALL_PREFIX, Maintenance, Met,
     OptimizeOutcome, OptimizeStep, ScanReport, Trouble, WouldFree, search_tree,
 };
 pub use crate::query::{
-    FileAt, FileContained, Group, GroupMember, GroupOptions, GroupProgress, Groups, IdenticalSet,
+    FileContained, FileRef, Group, GroupMember, GroupOptions, GroupProgress, Groups, IdenticalSet,
     IndexedContent, Match, Matches, Place, Queries, TreeContained, compare, methods, templates,
 };
 pub use crate::tree::{
@@ -244,9 +244,9 @@ impl Overlay {
     }
 
     /// Returns how many files the index of a method lacks, as [`Queries::not_kept`], with those that wait to be converted.
-    pub fn not_kept(&self, method: &Chosen) -> Result<Option<NotIndexed>> {
+    pub fn not_kept(&self, method: &Chosen) -> Result<Option<u64>> {
         let pending = self.converter.pending() as u64;
-        Ok(self.queries.not_kept(method)?.map(|not| NotIndexed { files: not.files + pending }))
+        Ok(self.queries.not_kept(method)?.map(|files| files + pending))
     }
 }
 

@@ -87,11 +87,11 @@ fn show(found: &Groups) {
         for member in group.members.iter().take(8) {
             println!(
                 "  {:>5.1}% {:>5.1}% {:>9} {}{}",
-                100.0 * member.shares.containment,
-                100.0 * member.shares.contained_in,
+                100.0 * member.containment,
+                100.0 * member.contained_in,
                 member.size,
                 member.path.display(),
-                if member.shares.verified { "" } else { " (estimate)" }
+                if member.verified { "" } else { " (estimate)" }
             );
         }
     }

@@ -1,11 +1,11 @@
 use super::text::shown;
-use super::{AdminError, Context, Progress, Report, Response, Unit};
+use super::{AdminError, Context, Progress, Report};
 use crate::contents::OverlayError;
-use crate::query::methods::{LikeGroup, MatchWithPaths, PairWithPaths, WithPaths};
-use crate::query::{FileAt, IndexedContent};
+use crate::query::methods::{MatchWithPaths, PairWithPaths, WithPaths};
+use crate::query::{FileRef, IndexedContent};
 use crate::similarity::SimilarityError;
-use crate::similarity::methods::winnow::{Base, PairOptions, Query, Winnow};
-use crate::similarity::methods::{Chosen, Likeness};
+use crate::similarity::methods::Chosen;
+use crate::similarity::methods::winnow::{PairOptions, Query};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ pub struct SimilarByMethod {
     /// Its parameters.
     pub parameters: String,
     /// Identical files first, then the best.
-    pub matches: Vec<FileByMethod>,
+    pub matches: Vec<MatchWithPaths>,
     /// Files that could not be read.
     pub unreadable: u64,
     /// Files that the index lacks.
@@ -44,26 +44,13 @@ pub struct GroupsByMethod {
     /// Smallest score.
     pub min: f64,
     /// In each group the first is compared with the others. Files identical to the first follow it.
-    pub groups: Vec<Vec<FileByMethod>>,
+    pub groups: Vec<Vec<MatchWithPaths>>,
     /// Groups omitted because the report became too long.
     pub omitted: u64,
     /// Files that could not be read.
     pub unreadable: u64,
     /// Files that the index lacks.
     pub not_known: NotKnown,
-}
-
-/// A file, and its comparison.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FileByMethod {
-    /// Path below the root of the overlay or of the directory.
-    pub path: String,
-    /// Its length in bytes.
-    pub size: u64,
-    /// Whether it is identical to the byte.
-    pub identical: bool,
-    /// Comparison of the file in question (a) with it (b).
-    pub likeness: Likeness,
 }
 
 /// Files that a saved index lacks; nothing if files were read instead.
@@ -109,16 +96,6 @@ pub struct PairByMethod {
     pub copies: u64,
 }
 
-/// A file that a request names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileRef {
-    /// Below the root, or with `outside` an absolute path.
-    #[serde(with = "super::text")]
-    pub path: PathBuf,
-    /// Whether it is outside the overlay.
-    pub outside: bool,
-}
-
 /// Options of winnowing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WinnowRequest {
@@ -150,12 +127,14 @@ pub struct MethodContents {
 pub struct MethodContent {
     /// Its number in the index.
     pub number: u32,
-    /// Its id, in hexadecimal digits.
-    pub id: String,
+    /// Its id.
+    #[serde(with = "super::hex")]
+    pub id: [u8; 16],
     /// Number of its keys.
     pub keys: u64,
-    /// Encoded by the method, in hexadecimal digits.
-    pub head: String,
+    /// Encoded by the method.
+    #[serde(with = "super::hex")]
+    pub head: Vec<u8>,
     /// Its names, below the root.
     pub names: Vec<Name>,
 }
@@ -168,8 +147,9 @@ pub struct Name(#[serde(with = "super::text")] pub PathBuf);
 /// Some of the keys of a saved index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MethodKeys {
-    /// Packed, in hexadecimal digits.
-    pub packed: String,
+    /// Packed ([`crate::similarity::methods::unpack_keys`]).
+    #[serde(with = "super::hex")]
+    pub packed: Vec<u8>,
     /// The key to continue from.
     pub next: Option<u64>,
 }
@@ -190,30 +170,20 @@ impl PairByMethod {
     }
 }
 
-impl FileByMethod {
-    /// Describes a match.
-    pub fn of_match(found: &MatchWithPaths) -> FileByMethod {
-        let &MatchWithPaths { ref path, size, identical, likeness } = found;
-        FileByMethod { path: shown(path), size, identical, likeness }
-    }
+/// Why a saved index gives no answer.
+pub(super) enum NoAnswer {
+    /// There is none with the method's parameters; the index has these, if there is one.
+    NotKept(Option<String>),
+    Failed(AdminError),
+}
 
-    /// Lists the reference under all its names, then the members under theirs.
-    pub fn of_group(group: &LikeGroup) -> Vec<FileByMethod> {
-        let whole = Likeness { containment: Some(1.0), contained_in: Some(1.0), ..Likeness::default() };
-        let of = |path: &Path, size, identical, likeness| FileByMethod {
-            path: shown(path),
-            size,
-            identical,
-            likeness,
-        };
-        let LikeGroup { reference, members } = group;
-        let same = reference.paths.iter().map(|path| of(path, reference.size, true, whole));
-        let alike = members.iter().flat_map(|(likeness, named)| {
-            named.paths.iter().map(move |path| of(path, named.size, false, *likeness))
-        });
-        same.chain(alike).collect()
+impl<E: Into<AdminError>> From<E> for NoAnswer {
+    fn from(e: E) -> NoAnswer {
+        NoAnswer::Failed(e.into())
     }
 }
+
+type Answer<T> = Result<T, NoAnswer>;
 
 pub(super) fn similar(
     context: Context<'_>,
@@ -221,33 +191,27 @@ pub(super) fn similar(
     method: &Chosen,
     (min, limit): (f64, usize),
     winnow: &WinnowRequest,
-) -> Result<Response, AdminError> {
-    let overlay = context.repo.overlay();
-    let Some(parameters) = kept(overlay.queries.method_description(method))? else {
-        return not_kept(context, method);
-    };
+) -> Answer<SimilarByMethod> {
+    let (overlay, parameters) = (context.repo.overlay(), parameters(context, method)?);
     let query = match *winnow == WinnowRequest::default() {
         true => None,
         false => {
-            let Some((winnowing, base)) = base(context, &winnow.base)? else {
-                return not_kept(context, method);
-            };
+            let (winnowing, base) =
+                overlay.queries.winnow_base(&winnow.base)?.ok_or_else(|| not_kept(context, method))?;
             let query = Query::new(winnowing, base, winnow.window, winnow.smallest);
             let hint = "the window is that of the index or larger, and one hash is the least".to_owned();
             Some(query.map_err(|message| AdminError::refused(message, hint))?)
         }
     };
-    let Some(found) = overlay.queries.method_similar(method, file.at(), query.as_ref(), min, limit)? else {
-        return not_kept(context, method);
-    };
-    Ok(Response::SimilarByMethod(SimilarByMethod {
+    let found = overlay.queries.method_similar(method, file, query.as_ref(), min, limit)?;
+    Ok(SimilarByMethod {
         query: shown(&file.path),
         method: method.name().to_owned(),
         parameters: query.map_or(parameters, |query| query.parameters()),
-        matches: found.iter().map(FileByMethod::of_match).collect(),
+        matches: found.ok_or_else(|| not_kept(context, method))?,
         unreadable: 0,
         not_known: not_known(context, method)?,
-    }))
+    })
 }
 
 pub(super) fn groups(
@@ -257,29 +221,28 @@ pub(super) fn groups(
     min: f64,
     base_files: &[FileRef],
     report: Report<'_>,
-) -> Result<Response, AdminError> {
-    let Some(parameters) = kept(context.repo.overlay().queries.method_description(method))? else {
-        return not_kept(context, method);
-    };
-    let base = base(context, base_files)?.map(|(_, base)| base).unwrap_or_default();
-    let found = context.repo.overlay().queries.method_groups(method, path, &base, min, &mut |pairs| {
-        report(Progress { what: "comparing".to_owned(), done: pairs, total: 0, unit: Unit::Files })
-    });
+) -> Answer<GroupsByMethod> {
+    let parameters = parameters(context, method)?;
+    let base =
+        context.repo.overlay().queries.winnow_base(base_files)?.map(|(_, base)| base).unwrap_or_default();
+    let found =
+        context.repo.overlay().queries.method_groups(method, path, &base, min, &mut |pairs| {
+            report(Progress::files("comparing", pairs, 0))
+        });
     let found = found.map_err(|e| match e {
         OverlayError::Similarity(SimilarityError::Interrupted) => AdminError::Interrupted,
         e => e.into(),
     })?;
-    let Some(found) = found else { return not_kept(context, method) };
     let (mut groups, mut bytes, mut omitted) = (Vec::new(), 0, 0);
-    for group in &found {
-        let files = FileByMethod::of_group(group);
-        bytes += files.iter().map(|file| ROW_BYTES + 2 * file.path.len()).sum::<usize>();
+    for group in &found.ok_or_else(|| not_kept(context, method))? {
+        let files = group.files();
+        bytes += files.iter().map(|file| ROW_BYTES + 2 * file.path.as_os_str().len()).sum::<usize>();
         match bytes <= ANSWER_BYTES_MAX {
             true => groups.push(files),
             false => omitted += 1,
         }
     }
-    Ok(Response::GroupsByMethod(GroupsByMethod {
+    Ok(GroupsByMethod {
         method: method.name().to_owned(),
         parameters,
         min,
@@ -287,7 +250,7 @@ pub(super) fn groups(
         omitted,
         unreadable: 0,
         not_known: not_known(context, method)?,
-    }))
+    })
 }
 
 pub(super) fn pairs(
@@ -296,24 +259,21 @@ pub(super) fn pairs(
     method: &Chosen,
     (min, limit): (f64, usize),
     base_files: &[FileRef],
-) -> Result<Response, AdminError> {
-    let Some(parameters) = kept(context.repo.overlay().queries.method_description(method))? else {
-        return not_kept(context, method);
-    };
-    let Some((_, base)) = base(context, base_files)? else { return not_kept(context, method) };
+) -> Answer<PairsByMethod> {
+    let parameters = parameters(context, method)?;
+    let (_, base) =
+        context.repo.overlay().queries.winnow_base(base_files)?.ok_or_else(|| not_kept(context, method))?;
     let limit = limit.min(ANSWER_BYTES_MAX / (2 * ROW_BYTES));
     let options = PairOptions { score_min: min, limit, ..PairOptions::default() };
-    let Some(found) = context.repo.overlay().queries.method_pairs(method, path, &base, &options)? else {
-        return not_kept(context, method);
-    };
-    Ok(Response::PairsByMethod(PairsByMethod {
+    let found = context.repo.overlay().queries.method_pairs(method, path, &base, &options)?;
+    Ok(PairsByMethod {
         method: method.name().to_owned(),
         parameters,
         min,
-        pairs: found.iter().map(PairByMethod::of).collect(),
+        pairs: found.ok_or_else(|| not_kept(context, method))?.iter().map(PairByMethod::of).collect(),
         unreadable: 0,
         not_known: not_known(context, method)?,
-    }))
+    })
 }
 
 pub(super) fn contents(
@@ -321,78 +281,55 @@ pub(super) fn contents(
     path: &Path,
     method: &Chosen,
     from: u32,
-) -> Result<Response, AdminError> {
+) -> Answer<MethodContents> {
     let overlay = context.repo.overlay();
-    let found = kept(overlay.queries.method_contents(method, path, from, NAMES_AT_ONCE))?;
-    let (Some((contents, next)), Some(parameters)) =
-        (found, kept(overlay.queries.method_description(method))?)
-    else {
-        return not_kept(context, method);
-    };
-    let chosen = overlay.indexes.method_indexes().and_then(|kept| kept.chosen(method.name()));
+    let parameters = parameters(context, method)?;
+    let found = overlay.queries.method_contents(method, path, from, NAMES_AT_ONCE)?;
+    let (contents, next) = found.ok_or_else(|| not_kept(context, method))?;
     let of = |content: IndexedContent| MethodContent {
         number: content.number,
-        id: to_hex(&content.id.0),
+        id: content.id.0,
         keys: content.keys,
-        head: to_hex(&content.head),
+        head: content.head,
         names: content.named.paths.into_iter().map(Name).collect(),
     };
-    Ok(Response::MethodContents(MethodContents {
-        method: chosen.unwrap_or(method).clone(),
+    Ok(MethodContents {
+        method: own(context, method).unwrap_or(method).clone(),
         parameters,
         contents: contents.into_iter().map(of).collect(),
         next,
         not_known: if next.is_none() { not_known(context, method)? } else { NotKnown::default() },
-    }))
+    })
 }
 
-pub(super) fn keys(context: Context<'_>, method: &Chosen, from: u64) -> Result<Response, AdminError> {
-    let found = kept(context.repo.overlay().queries.method_keys(method, from, ROWS_AT_ONCE))?;
-    let Some((packed, next)) = found else { return not_kept(context, method) };
-    Ok(Response::MethodKeys(MethodKeys { packed: to_hex(&packed), next }))
+pub(super) fn keys(context: Context<'_>, method: &Chosen, from: u64) -> Answer<MethodKeys> {
+    parameters(context, method)?;
+    let found = context.repo.overlay().queries.method_keys(method, from, ROWS_AT_ONCE)?;
+    let (packed, next) = found.ok_or_else(|| not_kept(context, method))?;
+    Ok(MethodKeys { packed, next })
 }
 
-impl FileRef {
-    fn at(&self) -> FileAt<'_> {
-        FileAt { path: &self.path, outside: self.outside }
+/// Returns the parameters of the method's index, for people. Treats an index with other parameters as missing.
+fn parameters(context: Context<'_>, method: &Chosen) -> Answer<String> {
+    match context.repo.overlay().queries.method_description(method) {
+        Ok(None) | Err(OverlayError::Similarity(SimilarityError::Parameters { .. })) => {
+            Err(not_kept(context, method))
+        }
+        Ok(Some(parameters)) => Ok(parameters),
+        Err(e) => Err(e.into()),
     }
 }
 
-/// Treats an index with other parameters as missing.
-fn kept<T>(asked: Result<Option<T>, OverlayError>) -> Result<Option<T>, AdminError> {
-    match asked {
-        Err(OverlayError::Similarity(SimilarityError::Parameters { .. })) => Ok(None),
-        other => Ok(other?),
-    }
+fn not_kept(context: Context<'_>, method: &Chosen) -> NoAnswer {
+    NoAnswer::NotKept(own(context, method).map(|own| own.any().settings()))
 }
 
-/// Returns the answer for a missing index, with the parameters of an existing one.
-fn not_kept(context: Context<'_>, method: &Chosen) -> Result<Response, AdminError> {
-    let overlay = context.repo.overlay();
-    let own = overlay.indexes.method_indexes().and_then(|kept| kept.chosen(method.name()));
-    Ok(Response::NotKept(own.map(|own| own.any().settings())))
-}
-
-fn base(context: Context<'_>, files: &[FileRef]) -> Result<Option<(Winnow, Base)>, AdminError> {
-    let files: Vec<FileAt<'_>> = files.iter().map(FileRef::at).collect();
-    Ok(context.repo.overlay().queries.winnow_base(&files)?)
-}
-
-fn to_hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
-    bytes.iter().flat_map(|&byte| [digit(byte >> 4), digit(byte & 15)]).collect()
-}
-
-/// Decodes the hexadecimal digits of [`MethodContent`] and [`MethodKeys`]; `None` if they are invalid.
-pub fn of_hex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    let bytes = pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect();
-    if rest.is_empty() { bytes } else { None }
+/// Returns the method of the existing index, with its parameters.
+fn own<'a>(context: Context<'a>, method: &Chosen) -> Option<&'a Chosen> {
+    context.repo.overlay().indexes.method_indexes()?.chosen(method.name())
 }
 
 fn not_known(context: Context<'_>, method: &Chosen) -> Result<NotKnown, AdminError> {
-    let not = context.repo.overlay().not_kept(method)?.unwrap_or_default();
-    Ok(NotKnown { files: not.files, behind: context.repo.behind() })
+    let files = context.repo.overlay().not_kept(method)?.unwrap_or_default();
+    Ok(NotKnown { files, behind: context.repo.behind() })
 }

@@ -1,6 +1,6 @@
-use super::text::{self, shown};
+use super::text::shown;
 use super::{AdminError, Progress, Report};
-use crate::query::{FileContained, Place};
+use crate::query::{FileContained, FileRef, Place};
 use crate::repo::Repo;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -8,16 +8,6 @@ use std::path::{Path, PathBuf};
 
 /// Limit of files in a report; [`ContainedReport::omitted`] counts the rest.
 const FILES_MAX: usize = 200_000;
-
-/// A directory or a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Where {
-    /// Below the root, or absolute with `outside`.
-    #[serde(with = "text")]
-    pub path: PathBuf,
-    /// Whether it is outside the overlay.
-    pub outside: bool,
-}
 
 /// Containment of a tree in a holder. Shares are 0 to 1.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -88,12 +78,12 @@ fn share(part: u64, whole: u64) -> f64 {
 
 pub(super) fn contained(
     repo: &Repo,
-    tree: Where,
-    holder: Option<Where>,
+    tree: FileRef,
+    holder: Option<FileRef>,
     budget_bytes: u64,
     report: Report<'_>,
 ) -> Result<ContainedReport, AdminError> {
-    let place = |of: Where| if of.outside { Place::Outside(of.path) } else { Place::Inside(of.path) };
+    let place = |of: FileRef| if of.outside { Place::Outside(of.path) } else { Place::Inside(of.path) };
     let (tree, holder) = (place(tree), holder.map(place));
     let mut waited_for = true;
     let found = repo.overlay().queries.contained(&tree, holder.as_ref(), budget_bytes, &mut |files| {

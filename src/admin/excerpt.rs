@@ -1,5 +1,5 @@
 use crate::similarity::exact::Source;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::ops::Range;
 
@@ -16,19 +16,8 @@ pub struct Excerpt {
     /// Line ends before it.
     pub lines_before: u64,
     /// Its bytes.
-    #[serde(serialize_with = "as_hex", deserialize_with = "of_hex")]
+    #[serde(with = "super::hex")]
     pub bytes: Vec<u8>,
-}
-
-fn as_hex<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
-    let digit = |n: u8| char::from_digit(n.into(), 16).expect("four bits");
-    let text: String = bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect();
-    text.serialize(to)
-}
-
-fn of_hex<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
-    let text = String::deserialize(from)?;
-    super::of_hex(&text).ok_or_else(|| serde::de::Error::custom("expected two hexadecimal digits a byte"))
 }
 
 /// Returns the whole content if it has at most `bytes_max` bytes; otherwise the surroundings of both ends of

@@ -12,7 +12,7 @@ pub struct SettleReport {
     pub kept_plain: u64,
 }
 
-/// Waits until every file that was closed before is chunked, indexed and durable ([`crate::overlay::Overlay::settle`]).
+/// Waits until every file that was closed before is chunked, indexed and durable ([`crate::maintain::Maintenance::settle`]).
 pub(super) fn settle(repo: &Repo, report: Report<'_>) -> Result<SettleReport, AdminError> {
     let _hurry = repo.overlay().converter.hurry();
     catch_up(repo, report)?;

@@ -1,4 +1,3 @@
-use super::methods::failed;
 use super::output::{Output, share, size, table};
 use super::{CliResult, Global, Outcome};
 use crate::admin::{Progress, Unit};
@@ -40,7 +39,7 @@ impl CompareMethods {
             meter.show(&Progress { what: what.into(), done, total, unit: Unit::Files });
         });
         drop(meter);
-        let comparison = comparison.map_err(failed)?;
+        let comparison = comparison?;
         if comparison.left_out > 0 {
             out.note(&format!("{} files left out: unreadable, or beyond --most", comparison.left_out));
         }

@@ -1,5 +1,5 @@
 use super::output::Output;
-use super::{CliResult, Outcome, Program, parser};
+use super::{CliResult, Outcome, Program};
 use clap_complete::Shell;
 
 /// Print shell completions
@@ -16,7 +16,7 @@ pub(super) struct Completions {
 }
 
 impl Completions {
-    pub(super) fn run(&self, out: &Output) -> CliResult {
+    pub(super) fn run(&self, parser: fn(Program) -> clap::Command, out: &Output) -> CliResult {
         let mut parser = parser(self.program);
         let name = parser.get_name().to_owned();
         let mut text = Vec::new();

@@ -2,7 +2,7 @@ use super::error::CliError;
 use super::output::{Output, plain, share, size, table};
 use super::session::{Session, Work, find, find_for_file, unexpected};
 use super::{CliResult, Global, Outcome};
-use crate::admin::{ContainedReport, Request, Response, Where};
+use crate::admin::{ContainedReport, FileRef, Request, Response};
 use crate::config::parse_size;
 use crate::control::Found;
 use std::path::{Path, PathBuf};
@@ -123,7 +123,7 @@ fn more(all: usize) -> String {
 }
 
 /// Returns the location of a path, relative to the store's root if it is inside.
-fn place(found: &Found, path: &Path) -> Result<Where, CliError> {
+fn place(found: &Found, path: &Path) -> Result<FileRef, CliError> {
     let absolute = path.canonicalize().map_err(|e| CliError::io("find", path, &e))?;
     let below = match found {
         Found::Daemon { info, .. } => {
@@ -132,7 +132,7 @@ fn place(found: &Found, path: &Path) -> Result<Where, CliError> {
         Found::Direct { layout, .. } => absolute.strip_prefix(&layout.root),
     };
     Ok(match below {
-        Ok(path) => Where { path: path.to_owned(), outside: false },
-        Err(_) => Where { path: absolute, outside: true },
+        Ok(path) => FileRef { path: path.to_owned(), outside: false },
+        Err(_) => FileRef { path: absolute, outside: true },
     })
 }

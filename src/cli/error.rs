@@ -1,5 +1,6 @@
 use crate::admin::AdminError;
 use crate::config::ConfigError;
+use crate::contents::OverlayError;
 use crate::control::{ControlError, Fault};
 use crate::daemon::DaemonError;
 use crate::repo::RepoError;
@@ -55,6 +56,15 @@ impl From<DaemonError> for CliError {
 impl From<AdminError> for CliError {
     fn from(e: AdminError) -> CliError {
         CliError { message: e.to_string(), hint: e.hint(), silent: false }
+    }
+}
+
+impl From<OverlayError> for CliError {
+    fn from(e: OverlayError) -> CliError {
+        match e {
+            OverlayError::Io { operation, path, source } => CliError::io(operation, &path, &source),
+            other => CliError::new(other.to_string()),
+        }
     }
 }
 

@@ -1,28 +1,14 @@
-use super::chunk_graph::ChunkGraphOptions;
-use super::method_index::MethodIndex;
-use super::methods::{ByMethod, Saving};
-use super::output::{Output, plain, share, size, table};
+use super::methods::{ByMethod, GroupsOptions, Question, SHOWN, Saving};
+use super::output::{Output, ROWS, more, plain, share, size, table};
 use super::session::{Session, Work, find, unexpected};
-use super::sif::SifOptions;
 use super::similar::not_indexed;
-use super::winnow::WinnowGroups;
 use super::{CliResult, Global, Outcome};
-use crate::admin::{GroupReport, GroupsReport, Request, Response};
+use crate::admin::text::shown;
+use crate::admin::{Request, Response};
 use crate::config::parse_size;
-use crate::query::GroupOptions;
+use crate::query::{Group, GroupOptions, Groups as Found};
 use crate::similarity::groups::{MEMORY_BYTES_MIN, SHARE_MIN};
-use crate::similarity::methods::chunk_graph::ChunkGraph;
-use crate::similarity::methods::sif::Sif;
-use crate::similarity::methods::winnow::Winnow;
-use crate::similarity::methods::{Chosen, Method};
 use std::path::{Path, PathBuf};
-
-/// Groups in a table by default; scripts get all.
-const SHOWN: usize = 20;
-/// Members of a group and paths of a set shown in a table.
-pub(super) const ROWS: usize = 10;
-/// Default memory with another method.
-const MEMORY_BYTES: usize = 256 << 20;
 
 /// Compare all files: identical files, similar groups
 #[derive(clap::Args)]
@@ -60,11 +46,7 @@ pub(super) struct Groups {
     #[command(flatten)]
     pairs: Pairs,
     #[command(flatten)]
-    winnow: WinnowGroups,
-    #[command(flatten)]
-    chunk_graph: ChunkGraphOptions,
-    #[command(flatten)]
-    sif: SifOptions,
+    of_method: GroupsOptions,
 }
 
 #[derive(clap::Args)]
@@ -79,10 +61,10 @@ struct Pairs {
 
 #[derive(clap::Args)]
 #[group(id = "default chunk-graph sif")]
-pub(super) struct Memory {
+struct Memory {
     /// Memory for comparing [default: a quarter of the store's; with another --method 256 MiB]
     #[arg(long = "memory", value_name = "SIZE", value_parser = parse_memory)]
-    pub(super) bytes: Option<u64>,
+    bytes: Option<u64>,
 }
 
 /// Options of the default index only.
@@ -117,8 +99,19 @@ struct Indexed {
 
 impl Groups {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
-        if let Some(method) = self.by_method.method() {
-            return self.by_method(method, global, out);
+        if let Some(chosen) = self.by_method.method() {
+            let question = Question {
+                by_method: &self.by_method,
+                chosen: &chosen,
+                path: self.path.as_deref(),
+                saving: &self.saving,
+                pairs: self.pairs.pairs,
+                min: self.min,
+                limit: self.limit,
+                memory: self.memory.bytes,
+                global,
+            };
+            return self.of_method.report(&question, out);
         }
         let indexed = &self.indexed;
         let about = self.path.as_deref().unwrap_or(Path::new(".")).to_owned();
@@ -160,78 +153,9 @@ impl Groups {
         }
         Ok(Outcome::Clean)
     }
-
-    fn by_method(&self, method: Chosen, global: &Global, out: &Output) -> CliResult {
-        let path = self.path.as_deref();
-        let (json, pairs) = (global.json, self.pairs.pairs);
-        if method.name() == Winnow::NAME && pairs {
-            let bounds = (self.min, self.limit.unwrap_or(if json { usize::MAX } else { SHOWN }));
-            let asked = self.winnow.asked();
-            return self.by_method.pairs(method, path, bounds, &asked, global, out);
-        }
-        if ![ChunkGraph::NAME, Sif::NAME].contains(&method.name()) {
-            let bounds = (self.min, self.limit);
-            return self.by_method.groups(method, path, bounds, &self.winnow.asked(), global, out);
-        }
-        let method = self.chunk_graph.chosen(method)?;
-        let kept = match self.sif.as_indexed() && self.saving.from.is_none() {
-            true => self.by_method.kept(&method, path, global, out)?,
-            false => None,
-        };
-        let asked = Asked {
-            dir: match self.saving.from.is_some() || kept.is_some() {
-                true => PathBuf::new(),
-                false => self.by_method.groups_dir(path, global)?,
-            },
-            kept: kept.as_ref(),
-            method: &method,
-            saving: &self.saving,
-            pairs,
-            min: self.min,
-            limit: self.limit,
-            memory: self.memory.bytes,
-            json,
-        };
-        let outcome = match method.name() {
-            ChunkGraph::NAME => self.chunk_graph.groups(&asked, out),
-            _ => self.sif.groups(&asked, out),
-        };
-        let closed = kept.map_or(Ok(()), MethodIndex::close);
-        let outcome = outcome?;
-        closed?;
-        Ok(outcome)
-    }
 }
 
-/// Parameters for methods with their own report.
-pub(super) struct Asked<'a> {
-    /// The directory to read; unused with saved results or an index.
-    pub(super) dir: PathBuf,
-    pub(super) method: &'a Chosen,
-    /// The overlay's index, if it answers.
-    pub(super) kept: Option<&'a MethodIndex>,
-    pub(super) saving: &'a Saving,
-    /// Whether to show pairs.
-    pub(super) pairs: bool,
-    pub(super) min: f64,
-    pub(super) limit: Option<usize>,
-    pub(super) memory: Option<u64>,
-    pub(super) json: bool,
-}
-
-impl Asked<'_> {
-    /// Returns the maximum number of rows; scripts get all.
-    pub(super) fn shown(&self) -> usize {
-        self.limit.unwrap_or(if self.json { usize::MAX } else { SHOWN })
-    }
-
-    /// Memory for sorting and comparing.
-    pub(super) fn memory_bytes(&self) -> usize {
-        self.memory.map_or(MEMORY_BYTES, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
-    }
-}
-
-fn text(report: &GroupsReport) -> String {
+fn text(report: &Found) -> String {
     let mut text = String::new();
     if report.identical_sets > 0 {
         text += &format!(
@@ -244,7 +168,7 @@ fn text(report: &GroupsReport) -> String {
             let count = set.paths.len() as u64;
             let (one, redundant) = (size(set.size), size((count - 1) * set.size));
             text += &format!("\n{count} copies of {one}, {redundant} redundant\n");
-            set.paths.iter().take(ROWS).for_each(|path| text += &format!("  {}\n", plain(path)));
+            set.paths.iter().take(ROWS).for_each(|path| text += &format!("  {}\n", plain(&shown(path))));
             text += &more(set.paths.len());
         }
         text += "\n";
@@ -264,7 +188,7 @@ fn text(report: &GroupsReport) -> String {
     text + &not_indexed(report.not_indexed)
 }
 
-fn group_text(group: &GroupReport) -> String {
+fn group_text(group: &Group) -> String {
     let mut text = format!(
         "\n#{}: {} contents, {}, {} savable\n",
         group.id,
@@ -287,23 +211,20 @@ fn group_text(group: &GroupReport) -> String {
             share(member.resemblance),
             size(member.bytes_common),
             size(member.size),
-            plain(&member.path) + &copies + mark,
+            plain(&shown(&member.path)) + &copies + mark,
         ]);
     }
     text += &table(&rows, &[0, 1, 2, 3, 4]);
     text + &more(group.members.len())
 }
 
-pub(super) fn more(all: usize) -> String {
-    if all > ROWS { format!("  and {} more\n", all - ROWS) } else { String::new() }
-}
-
-fn csv(report: &GroupsReport) -> String {
+fn csv(report: &Found) -> String {
     let mut text =
         "kind,id,path,size,copies,containment,contained_in,resemblance,bytes_common,verified\n".to_owned();
     for (id, set) in (1..).zip(&report.identical) {
         for path in &set.paths {
-            text += &format!("identical,{id},{},{},1,1,1,1,{},true\n", quoted(path), set.size, set.size);
+            text +=
+                &format!("identical,{id},{},{},1,1,1,1,{},true\n", quoted(&shown(path)), set.size, set.size);
         }
     }
     for group in &report.groups {
@@ -312,7 +233,7 @@ fn csv(report: &GroupsReport) -> String {
             text += &format!(
                 "{kind},{},{},{},{},{},{},{},{},{}\n",
                 group.id,
-                quoted(&member.path),
+                quoted(&shown(&member.path)),
                 member.size,
                 member.copies,
                 member.containment,

@@ -1,4 +1,5 @@
 use super::error::CliError;
+use super::home::home;
 use super::output::{Output, plain, size};
 use super::{CliResult, Global, Outcome};
 use crate::chunk::ChunkParams;
@@ -75,7 +76,7 @@ impl Init {
                 ..Config::default()
             },
             force_root: self.force_root,
-            home: super::home(),
+            home: home(),
         };
         let layout = Repo::init(&self.dir, global.store.as_deref(), &options)?;
         let policy = dedup_text(dedup.unwrap_or(Dedup::OnClose));

@@ -1,6 +1,6 @@
 use super::error::CliError;
 use super::output::Output;
-use super::{CliResult, Outcome, Program, parser};
+use super::{CliResult, Outcome, Program};
 use crate::config::Config;
 use clap_mangen::roff::{Roff, bold, roman};
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ enum Page {
 const CONFIG_PAGE: &str = "dedupfs-config.5";
 
 impl Man {
-    pub(super) fn run(&self, out: &Output) -> CliResult {
+    pub(super) fn run(&self, parser: fn(Program) -> clap::Command, out: &Output) -> CliResult {
         if let Some(dir) = &self.out {
             std::fs::create_dir_all(dir).map_err(|e| CliError::io("make directory", dir, &e))?;
             for program in [Program::Dedupctl, Program::Dedupfs] {

@@ -4,8 +4,8 @@
 //! Stored in `peers.toml` in the sync state, by the absolute path of a directory or by HOST:DIR.
 
 use super::error::CliError;
+use super::host::parse_host;
 use super::names::Names;
-use super::sync::parse_host;
 use crate::control::Found;
 use std::path::Path;
 

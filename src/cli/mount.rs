@@ -2,6 +2,7 @@
 
 use super::background::{self, Ready};
 use super::error::CliError;
+use super::home::home;
 use super::output::size;
 use super::{CliResult, Outcome, logging, mount_options, remount, service};
 use crate::config::{parse_dedup, parse_size};
@@ -114,7 +115,7 @@ impl Mount {
             index_only: self.index_only,
             mounted_for: self.mounted_for,
             force_root: self.force_root,
-            home: super::home(),
+            home: home(),
             read_only: false,
             allow_other: false,
             passthrough: true,

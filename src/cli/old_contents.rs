@@ -8,6 +8,7 @@ use crate::backing::stub;
 use crate::contents::SimilarOptions;
 use crate::control::{Client, ControlError, DaemonInfo};
 use crate::id::RecipeId;
+use crate::query::Match;
 use crate::sync::SyncError;
 use crate::sync::memory::Print;
 use crate::sync::old_contents::{Known, OldContents, Row, RowKind};
@@ -125,7 +126,8 @@ impl OldContents for StoreOldContents {
         match self.ask(&Request::Similar { path, outside: false, options }) {
             // A name that is not UTF-8 comes back changed, so the sync does not find it and uses another base.
             Ok(Response::Similar(report)) => {
-                report.matches.into_iter().map(|found| (found.path.into_bytes(), found.containment)).collect()
+                let of = |found: Match| (found.path.into_os_string().into_vec(), found.shares.containment);
+                report.matches.into_iter().map(of).collect()
             }
             _ => Vec::new(),
         }

@@ -198,6 +198,14 @@ pub(super) fn share(share: f64) -> String {
     if (99.95..100.0).contains(&percent) { "99.9%".to_owned() } else { format!("{percent:.1}%") }
 }
 
+/// Members of a group, and paths of a set, that a table shows.
+pub(super) const ROWS: usize = 10;
+
+/// Says how many rows a table leaves out.
+pub(super) fn more(all: usize) -> String {
+    if all > ROWS { format!("  and {} more\n", all - ROWS) } else { String::new() }
+}
+
 /// Escapes control characters in text from elsewhere (names of files), so that a name can neither break a table nor
 /// control the terminal.
 pub(super) fn plain(text: &str) -> String {

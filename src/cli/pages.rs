@@ -3,10 +3,12 @@
 use super::error::CliError;
 use super::output::{Output, share, size};
 use super::similar::not_indexed;
-use crate::admin::{DiffReport, Excerpt, GroupsReport};
+use crate::admin::text::shown;
+use crate::admin::{DiffReport, Excerpt};
 use crate::page::{
     Bar, Column, Figure, Kind, MARKED_MAX, Page, Part, Picture, Piece, Set, Shared, SideBySide, Table, Values,
 };
+use crate::query::Groups;
 use crate::query::compare::Comparison;
 use std::path::Path;
 
@@ -41,7 +43,7 @@ pub(super) fn plain_table(title: &str, columns: Vec<Column>) -> Table {
 }
 
 /// Creates the page of identical sets and similar groups.
-pub(super) fn groups(report: &GroupsReport, about: String) -> Page {
+pub(super) fn groups(report: &Groups, about: String) -> Page {
     let rows = report.identical.iter().map(|set| set.paths.len()).sum::<usize>()
         + report.groups.iter().map(|group| group.members.len()).sum::<usize>();
     let (mut files, mut kinds) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
@@ -52,7 +54,7 @@ pub(super) fn groups(report: &GroupsReport, about: String) -> Page {
     for (id, set) in (1..).zip(&report.identical) {
         let from = files.len();
         for (i, path) in set.paths.iter().enumerate() {
-            files.push(path.clone());
+            files.push(shown(path));
             kinds.push("same".to_owned());
             numbers.push(id);
             sizes.push(set.size);
@@ -61,14 +63,14 @@ pub(super) fn groups(report: &GroupsReport, about: String) -> Page {
             shares.iter_mut().for_each(|shares| shares.push(Some(1.0)));
             first.push(i == 0);
         }
-        let name = set.paths.first().cloned().unwrap_or_default();
+        let name = set.paths.first().map(|path| shown(path)).unwrap_or_default();
         let saves = set.size * (set.paths.len() as u64).saturating_sub(1);
         sets.push(Set { name, from, to: files.len(), saves, same: true });
     }
     for group in &report.groups {
         let from = files.len();
         for (i, member) in group.members.iter().enumerate() {
-            files.push(member.path.clone());
+            files.push(shown(&member.path));
             kinds.push(match (i, member.verified) {
                 (0, _) => "representative".to_owned(),
                 (_, true) => "similar".to_owned(),
@@ -82,7 +84,7 @@ pub(super) fn groups(report: &GroupsReport, about: String) -> Page {
             shares.iter_mut().zip(figures).for_each(|(shares, share)| shares.push(Some(share)));
             first.push(i == 0);
         }
-        let name = group.representative.clone();
+        let name = shown(&group.representative);
         sets.push(Set { name, from, to: files.len(), saves: group.savable_bytes, same: false });
     }
     let column = |name, help, values| Column { name, help, values };
@@ -135,7 +137,7 @@ pub(super) fn groups(report: &GroupsReport, about: String) -> Page {
 }
 
 /// Creates the picture of the listed files' size, and the redundant part.
-fn savings(report: &GroupsReport, listed: u64) -> Option<Picture> {
+fn savings(report: &Groups, listed: u64) -> Option<Picture> {
     let savable: u64 = report.groups.iter().map(|group| group.savable_bytes).sum();
     let same: u64 = report.identical.iter().map(|set| set.size * (set.paths.len() as u64).max(1)).sum();
     let too_often: u64 =

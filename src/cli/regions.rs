@@ -1,5 +1,4 @@
 use super::error::CliError;
-use super::methods::failed;
 use super::output::{Output, plain, share};
 use super::{CliResult, Global, Outcome};
 use crate::query::methods::regions::{Passage, SideBySide, side_by_side};
@@ -69,8 +68,7 @@ impl Regions {
             Some(t) => Winnow::with_guarantee(self.k, t, true),
         };
         let winnow = winnow.map_err(CliError::new)?;
-        let mut side_by_side =
-            side_by_side(&self.a, &self.b, self.view, &winnow, &self.base).map_err(failed)?;
+        let mut side_by_side = side_by_side(&self.a, &self.b, self.view, &winnow, &self.base)?;
         let found = side_by_side.passages.len();
         side_by_side.passages.truncate(self.limit.unwrap_or(if global.json { usize::MAX } else { SHOWN }));
         let left = found - side_by_side.passages.len();

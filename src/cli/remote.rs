@@ -1,9 +1,9 @@
 use super::error::CliError;
+use super::host::{check_host, parse_host};
 use super::met::Met;
 use super::names::Names;
 use super::output::{Output, plain, table};
 use super::session::find;
-use super::sync::{check_host, parse_host};
 use super::{CliResult, Global, Outcome};
 use crate::control::Found;
 use serde::Serialize;

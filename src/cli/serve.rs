@@ -1,4 +1,5 @@
 use super::error::CliError;
+use super::home::home;
 use super::output::Output;
 use super::{CliResult, Global, Outcome, replica};
 use crate::control::{self, ControlError};
@@ -64,7 +65,7 @@ impl Serve {
 
     /// Returns the options for a new overlay.
     fn init(&self) -> InitOptions {
-        InitOptions { force_root: self.force_root, home: super::home(), ..InitOptions::default() }
+        InitOptions { force_root: self.force_root, home: home(), ..InitOptions::default() }
     }
 
     /// Returns whether a copy must be created. A missing copy that an earlier sync met is an error without `--create`.

@@ -1,14 +1,14 @@
 use super::error::CliError;
-use super::methods::ByMethod;
+use super::methods::{self, ByMethod, WinnowOptions};
 use super::output::{Output, plain, share, size, table};
+use super::parse::{parse_look, parse_share};
 use super::session::{Session, Work, find_for_file, unexpected};
-use super::winnow::{WinnowAsked, WinnowOptions};
 use super::{CliResult, Global, Outcome};
-use crate::admin::{Request, Response, SimilarReport};
+use crate::admin::text::shown;
+use crate::admin::{Request, Response};
 use crate::config::parse_size;
 use crate::contents::{Filter, Look, Ranking, SimilarOptions};
-use crate::similarity::methods::Method;
-use crate::similarity::methods::winnow::Winnow;
+use crate::query::Matches;
 use crate::view::View;
 use std::path::PathBuf;
 
@@ -55,7 +55,7 @@ struct Viewed {
 struct Indexed {
     /// Rank by this. With `resemblance`, --min applies to it; otherwise to the larger of both containments
     #[arg(long, value_name = "FIGURE", default_value = "mean")]
-    by: By,
+    by: Ranking,
     /// Skip verification: figures are estimates from the index
     #[arg(long)]
     estimate: bool,
@@ -85,18 +85,6 @@ struct Indexed {
     no_templates: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum By {
-    /// The larger of both containments
-    Containment,
-    /// Common bytes divided by the bytes in either
-    Resemblance,
-    /// Common bytes
-    Bytes,
-    /// The geometric mean of both containments
-    Mean,
-}
-
 impl Similar {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
         let stat = self.file.metadata().map_err(|e| CliError::io("open", &self.file, &e))?;
@@ -104,22 +92,13 @@ impl Similar {
             let message = format!("{}: expected a regular file", self.file.display());
             return Err(CliError::new(message).hint("name one file, not a directory or a device"));
         }
-        if let Some(method) = self.by_method.method() {
-            let winnow = match method.name() == Winnow::NAME {
-                true => self.winnow.asked(self.viewed.view),
-                false => WinnowAsked::default(),
-            };
-            return self.by_method.similar(method, &self.file, (self.min, self.limit), &winnow, global, out);
+        if let Some(chosen) = self.by_method.method() {
+            let (bounds, winnow) = ((self.min, self.limit), self.winnow.asked(self.viewed.view));
+            return methods::similar(&self.by_method, &chosen, &self.file, bounds, &winnow, global, out);
         }
         let indexed = &self.indexed;
         let (found, path, outside) = find_for_file(global, &self.file)?;
         let (session, _) = Session::open(found, Work::Ask, out)?;
-        let by = match indexed.by {
-            By::Containment => Ranking::Containment,
-            By::Resemblance => Ranking::Resemblance,
-            By::Bytes => Ranking::Bytes,
-            By::Mean => Ranking::Mean,
-        };
         let filter = Filter {
             paths: indexed.path.clone(),
             not: indexed.not.clone(),
@@ -131,7 +110,7 @@ impl Similar {
         let options = SimilarOptions {
             min: self.min,
             limit: self.limit,
-            by,
+            by: indexed.by,
             estimate: indexed.estimate,
             common_min: indexed.min_common,
             templates: !indexed.no_templates,
@@ -146,16 +125,16 @@ impl Similar {
     }
 }
 
-fn text(report: &SimilarReport) -> String {
+fn text(report: &Matches) -> String {
     let mut text = match report.matches.is_empty() {
         true => "no similar files\n".to_owned(),
         false => String::new(),
     };
-    let (same, alike): (Vec<_>, Vec<_>) = report.matches.iter().partition(|found| found.identical);
+    let (same, alike): (Vec<_>, Vec<_>) = report.matches.iter().partition(|found| found.shares.identical);
     if !same.is_empty() {
         text.push_str(&format!("{} identical, of {}\n", report.identical, size(same[0].size)));
-        same.iter().for_each(|found| text.push_str(&format!("  {}\n", plain(&found.path))));
-        let left = (report.identical as usize).saturating_sub(same.len());
+        same.iter().for_each(|found| text.push_str(&format!("  {}\n", plain(&shown(&found.path)))));
+        let left = report.identical.saturating_sub(same.len());
         if left > 0 {
             text.push_str(&format!("  ... and {left} more: --limit N shows more\n"));
         }
@@ -169,14 +148,14 @@ fn text(report: &SimilarReport) -> String {
                 (query, found) if query == found => format!(" (as {})", found.name()),
                 (query, found) => format!(" (as {}, asked as {})", found.name(), query.name()),
             };
-            let mark = if found.verified { "" } else { " (estimate)" };
+            let mark = if found.shares.verified { "" } else { " (estimate)" };
             vec![
-                share(found.containment),
-                share(found.contained_in),
-                share(found.resemblance),
-                size(found.bytes_common),
+                share(found.shares.containment),
+                share(found.shares.contained_in),
+                share(found.shares.resemblance),
+                size(found.shares.bytes_common),
                 size(found.size),
-                plain(&found.path) + &seen + mark,
+                plain(&shown(&found.path)) + &seen + mark,
             ]
         }));
         text.push_str(&table(&rows, &[0, 1, 2, 3, 4]));
@@ -198,19 +177,6 @@ pub(super) fn not_indexed(files: u64) -> String {
             "{files} files are not in the index (`similarity = \"off\"`): only files that are the same to the byte are found\n"
         ),
     }
-}
-
-pub(super) fn parse_look(name: &str) -> Result<Look, String> {
-    if name == "auto" {
-        return Ok(Look::Auto);
-    }
-    let known = || View::ALL.map(View::name).join(", ");
-    name.parse().map(Look::Through).map_err(|()| format!("expected auto, raw, {}", known()))
-}
-
-pub(super) fn parse_share(text: &str) -> Result<f64, String> {
-    let share = text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "expected a number from 0 to 1".to_owned())
 }
 
 fn parse_glob(text: &str) -> Result<String, String> {

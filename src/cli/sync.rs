@@ -1,4 +1,5 @@
 use super::error::CliError;
+use super::host::{check_host, parse_host};
 use super::met::Met;
 use super::output::{Output, plain, size, table};
 use super::peer_process::PeerProcess;
@@ -149,21 +150,6 @@ fn is_device(text: &str) -> bool {
 /// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-/// Returns HOST and DIR of a peer that is not a directory here: as for scp, a colon before any slash.
-pub(super) fn parse_host(peer: &str) -> Option<(&str, &str)> {
-    let (host, dir) = peer.split_once(':')?;
-    (!host.is_empty() && !host.contains('/')).then_some((host, dir))
-}
-
-/// Refuses a host that ssh would take for an option, and addresses of other programs.
-pub(super) fn check_host(peer: &str, host: &str, dir: &str) -> Result<(), CliError> {
-    if host.starts_with('-') || dir.is_empty() || dir.starts_with("//") {
-        let message = format!("{peer}: expected HOST:DIR or USER@HOST:DIR");
-        return Err(CliError::new(message).hint("give a directory on the host, like server:/data"));
-    }
-    Ok(())
 }
 
 impl Sync {

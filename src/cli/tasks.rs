@@ -40,7 +40,8 @@ pub(super) fn group(mut parser: Command) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Program, parser};
+    use super::super::Program;
+    use super::super::commands::parser;
     use super::TASKS;
 
     #[test]

@@ -1,6 +1,6 @@
 use super::output::{Output, plain, size, table};
+use super::parse::parse_share;
 use super::session::{Session, Work, find, find_for_file, unexpected};
-use super::similar::parse_share;
 use super::{CliResult, Global, Outcome};
 use crate::admin::{Request, Response, TemplateReport, TemplateRequest};
 use crate::control::Found;

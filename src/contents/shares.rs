@@ -4,7 +4,7 @@ use crate::similarity::{Candidate, exact};
 use std::cmp::Ordering;
 
 /// How much two contents have in common.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Shares {
     /// Share of the queried content that is in the other, 0 to 1.
     pub containment: f64,
@@ -15,6 +15,7 @@ pub struct Shares {
     /// Bytes of the queried content that are in the other.
     pub bytes_common: u64,
     /// Bytes in common that are padding or in templates: the other figures do not count them.
+    #[serde(rename = "suppressed_bytes")]
     pub bytes_suppressed: u64,
     /// Whether both are identical.
     pub identical: bool,
@@ -55,19 +56,20 @@ impl Shares {
     }
 }
 
-/// The measure that ranks matches, and that has to reach the minimum.
+/// The measure that ranks matches. The minimum applies to the resemblance if that ranks, otherwise to the larger of both
+/// containments. The mean ranks a file that is contained in nearly everything below one that is nearly identical.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Ranking {
-    /// The geometric mean of the two containments, so that a file contained in nearly everything ranks below one that is
-    /// nearly identical; the minimum applies to the containment, either way round.
-    Mean,
-    /// The larger of the two containments.
+    /// The larger of both containments.
     Containment,
-    /// Bytes in common over bytes in either.
+    /// Common bytes divided by the bytes in either.
     Resemblance,
-    /// Bytes in common; the minimum applies to the containment.
+    /// Common bytes.
     Bytes,
+    /// The geometric mean of both containments.
+    Mean,
 }
 
 impl Ranking {

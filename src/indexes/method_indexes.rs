@@ -15,9 +15,7 @@ use crate::id::RecipeId;
 use crate::similarity::SimilarityError;
 use crate::similarity::exact::Source;
 use crate::similarity::methods::winnow::Winnow;
-use crate::similarity::methods::{
-    AnyMethod, AnySketch, Chosen, Index, IndexOptions, Method, Sketcher, names,
-};
+use crate::similarity::methods::{AnyMethod, AnySketch, Chosen, Index, IndexOptions, Sketcher, names};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -50,13 +48,6 @@ pub struct MethodIndexes {
     pub(crate) forgetting: RwLock<()>,
     /// Held while a long content is sketched, so that only one at a time takes that memory.
     pub(crate) sketching: Mutex<()>,
-}
-
-/// Files that a method index lacks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NotIndexed {
-    /// Files that it does not know yet.
-    pub files: u64,
 }
 
 impl MethodIndexes {
@@ -116,7 +107,7 @@ impl MethodIndexes {
 
     /// Returns the parameters of winnowing, if it has an index.
     pub(crate) fn winnow(&self) -> Option<Winnow> {
-        self.chosen(Winnow::NAME)?.of()
+        self.chosen.iter().find_map(Chosen::of)
     }
 
     pub(crate) fn without(&self, id: &RecipeId) -> Result<Vec<&Index>> {

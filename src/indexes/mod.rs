@@ -14,7 +14,7 @@ mod totals;
 mod view_index;
 pub(crate) mod views;
 
-pub use method_indexes::{MethodIndexOptions, MethodIndexes, NotIndexed};
+pub use method_indexes::{MethodIndexOptions, MethodIndexes};
 pub use set::Indexes;
 pub use totals::Totals;
 pub use views::Views;

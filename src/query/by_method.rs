@@ -6,13 +6,13 @@ use super::with_paths::{self, Asked, WithPaths};
 use crate::backing::plain::Plain;
 use crate::contents::error::{OverlayError, Result};
 use crate::id::{ChunkId, RecipeId};
-use crate::indexes::method_indexes::{ASKED_MAX, MethodIndexes, NotIndexed, read_all};
+use crate::indexes::method_indexes::{ASKED_MAX, MethodIndexes, read_all};
 use crate::recipe::{ChunkRef, RecipeHasher};
 use crate::similarity::exact::Source;
 use crate::similarity::methods::winnow::{Base, PairOptions, Query, Winnow};
 use crate::similarity::methods::{Builder, Chosen, Index, Method, PairsAsked};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A content in a method index.
 #[derive(Clone, Debug)]
@@ -29,12 +29,13 @@ pub struct IndexedContent {
     pub named: WithPaths,
 }
 
-/// A file named in a query: below the overlay's root, or anywhere.
-#[derive(Clone, Copy, Debug)]
-pub struct FileAt<'a> {
-    /// The path.
-    pub path: &'a Path,
-    /// Whether it is an absolute path outside the overlay.
+/// A file or directory that a request names.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct FileRef {
+    /// Below the root, or with `outside` an absolute path.
+    #[serde(with = "super::text")]
+    pub path: PathBuf,
+    /// Whether it is outside the overlay.
     pub outside: bool,
 }
 
@@ -59,13 +60,13 @@ impl Queries {
     pub fn method_similar(
         &self,
         method: &Chosen,
-        asked: FileAt<'_>,
+        asked: &FileRef,
         query: Option<&Query>,
         score_min: f64,
         limit: usize,
     ) -> Result<Option<Vec<MatchWithPaths>>> {
         let Some((kept, index)) = self.method_index(method)? else { return Ok(None) };
-        let FileAt { path, outside } = asked;
+        let FileRef { path, outside } = asked;
         let source = self.source_at(asked)?;
         let failed = |e| OverlayError::io("read", path, e);
         let mut sketches = kept.sketches(&[index.method().clone()], &*source, &mut |_| {})?;
@@ -95,12 +96,12 @@ impl Queries {
 
     /// Returns the parameters of the winnowing index, and the fingerprints of the base files with these parameters; `None` if
     /// there is no such index.
-    pub fn winnow_base(&self, files: &[FileAt<'_>]) -> Result<Option<(Winnow, Base)>> {
+    pub fn winnow_base(&self, files: &[FileRef]) -> Result<Option<(Winnow, Base)>> {
         let Some(winnow) = self.indexes.method_indexes.as_ref().and_then(MethodIndexes::winnow) else {
             return Ok(None);
         };
         let mut base = Base::default();
-        for &file in files {
+        for file in files {
             let mut builder = winnow.builder(None);
             read_all(&*self.source_at(file)?, &mut |bytes| {
                 builder.add(bytes);
@@ -111,10 +112,10 @@ impl Queries {
         Ok(Some((winnow, base)))
     }
 
-    fn source_at(&self, file: FileAt<'_>) -> Result<Box<dyn Source>> {
+    fn source_at(&self, file: &FileRef) -> Result<Box<dyn Source>> {
         match file.outside {
-            true => Ok(Box::new(Plain::open(file.path)?)),
-            false => Ok(self.tree.source(file.path)?.0),
+            true => Ok(Box::new(Plain::open(&file.path)?)),
+            false => Ok(self.tree.source(&file.path)?.0),
         }
     }
 
@@ -203,12 +204,12 @@ impl Queries {
     }
 
     /// Returns how many files the index of a method lacks; `None` if it has no index. Reads the list of all contents.
-    pub fn not_kept(&self, method: &Chosen) -> Result<Option<NotIndexed>> {
+    pub fn not_kept(&self, method: &Chosen) -> Result<Option<u64>> {
         let Some((_, index)) = self.method_index(method)? else { return Ok(None) };
-        let mut not = NotIndexed::default();
+        let mut not = 0;
         let mut asked: (Vec<RecipeId>, Vec<u64>) = Default::default();
         let mut look = |(ids, files): &mut (Vec<RecipeId>, Vec<u64>)| -> Result<()> {
-            index.each_missing(ids, &mut |at| not.files += files[at])?;
+            index.each_missing(ids, &mut |at| not += files[at])?;
             ids.clear();
             files.clear();
             Ok(())

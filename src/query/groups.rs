@@ -4,6 +4,7 @@
 //! ([`crate::similarity::groups`]); shown results are then compared by bytes, and looked up in the backing
 //! directory.
 
+use super::text;
 use crate::catalog::Finder;
 use crate::contents::Shares;
 use crate::contents::collection::COMPARE_MEMORY;
@@ -14,6 +15,7 @@ use crate::query::Queries;
 use crate::similarity::SimilarityError;
 use crate::similarity::exact::{self, Patterns, Source};
 use crate::similarity::groups::{self, Choice, Member, PairOptions, Pairs, Phase, Star, Stars};
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::os::unix::ffi::OsStrExt;
@@ -38,7 +40,7 @@ const STEPS: usize = 32;
 static WRITING: Mutex<()> = Mutex::new(());
 
 /// Options of a search for groups.
-#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct GroupOptions {
     /// Smallest share of one of two that is in the other, 0.1 to 1.
     pub min: f64,
@@ -61,42 +63,64 @@ pub struct GroupOptions {
 }
 
 /// Files with the same bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdenticalSet {
     /// Length of each.
     pub size: u64,
-    /// Their paths, sorted.
+    /// Their paths below the root, sorted.
+    #[serde(serialize_with = "text::all_lossy")]
     pub paths: Vec<PathBuf>,
 }
 
-/// Contents that resemble one of them.
-#[derive(Clone, Debug, PartialEq)]
+/// Contents that resemble a representative.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Group {
+    /// Its position in the answer, from 1.
+    pub id: u64,
     /// Bytes of all contents in it, each once.
     pub bytes: u64,
-    /// Bytes of the others that the representative has.
+    /// Bytes of the other members that the representative has.
     pub savable_bytes: u64,
+    /// A file with the representative's content.
+    #[serde(serialize_with = "text::lossy")]
+    pub representative: PathBuf,
     /// The representative first, then the others, by containment.
     pub members: Vec<GroupMember>,
 }
 
-/// A content in a group.
-#[derive(Clone, Debug, PartialEq)]
+/// A content in a group. Shares are 0 to 1.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupMember {
     /// A file that has it: the first by path.
+    #[serde(serialize_with = "text::lossy")]
     pub path: PathBuf,
-    /// How many files have it.
+    /// Number of files with it.
     pub copies: u64,
     /// Its length in bytes.
     pub size: u64,
-    /// Its shares with the representative, from its own side.
-    pub shares: Shares,
+    /// Its share that is in the representative.
+    pub containment: f64,
+    /// The representative's share that is in it.
+    pub contained_in: f64,
+    /// Common bytes divided by the bytes in either.
+    pub resemblance: f64,
+    /// Its bytes that are in the representative.
+    pub bytes_common: u64,
+    /// Whether the figures come from the bytes, or are estimates.
+    pub verified: bool,
 }
 
-/// The answer, with counts of the files behind it.
-#[derive(Clone, Debug, Default)]
+impl GroupMember {
+    fn of((path, copies): (PathBuf, u64), size: u64, shares: &Shares) -> GroupMember {
+        let &Shares { containment, contained_in, resemblance, bytes_common, verified, .. } = shares;
+        GroupMember { path, copies, size, containment, contained_in, resemblance, bytes_common, verified }
+    }
+}
+
+/// Identical files and groups of similar files.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Groups {
-    /// By redundant bytes, most first.
+    /// Sets of identical files; those with the most redundant bytes first.
     pub identical: Vec<IdenticalSet>,
     /// Number of such sets.
     pub identical_sets: u64,
@@ -104,24 +128,29 @@ pub struct Groups {
     pub identical_files: u64,
     /// Redundant bytes in them.
     pub identical_bytes: u64,
-    /// By bytes that could be saved, most first.
+    /// Contents that resemble a representative; groups with the most savable bytes first.
     pub groups: Vec<Group>,
-    /// Number of groups by estimates.
+    /// Estimated number of groups.
     pub estimated_groups: u64,
-    /// Contents in them.
+    /// Estimated number of contents in them.
     pub estimated_members: u64,
-    /// Bytes that could be saved in all groups, by estimates.
+    /// Bytes that all of them could save.
     pub estimated_bytes: u64,
-    /// Contents that were compared.
+    /// Compared contents.
     pub contents: u64,
-    /// Number of these that an earlier comparison answers for.
+    /// Contents among them that an earlier comparison covered.
     pub reused: u64,
-    /// Pairs that resemble each other.
+    /// Pairs of similar contents.
     pub pairs: u64,
-    /// Features not followed because too many contents have them.
+    /// Features ignored because too many contents have them.
     pub suppressed_features: u64,
-    /// Rows left out because the answer had become too long.
+    /// Rows omitted because the answer became too long.
     pub omitted: u64,
+    /// Files that `similarity = "off"` leaves out of the index: they are in no group of similar files.
+    #[serde(default)]
+    pub not_indexed: u64,
+    /// Whether files may be missing because the index does not know them yet. Only a caller that knows the last scan sets it.
+    pub behind: bool,
 }
 
 /// Gets the step, the amount done and the whole amount (0 if not known); false asks to stop.
@@ -174,6 +203,7 @@ impl Queries {
             self.similar_groups(&scope, options, dir, &mut left, &mut found, progress)?;
         }
         found.omitted = left.omitted;
+        found.not_indexed = self.indexes.not_indexed()?;
         Ok(found)
     }
 
@@ -315,6 +345,7 @@ impl Queries {
             }
         }
         found.groups.sort_by_key(|group| Reverse(group.savable_bytes));
+        found.groups.iter_mut().zip(1..).for_each(|(group, id)| group.id = id);
         Ok(())
     }
 
@@ -361,16 +392,16 @@ impl Queries {
         finder: &mut Finder<'_>,
     ) -> Result<Option<Group>> {
         let center = pairs.content(star.representative)?;
-        let Some((path, copies)) = self.first_path(&center.recipe, scope, finder)? else {
+        let Some(first) = self.first_path(&center.recipe, scope, finder)? else {
             return Ok(None);
         };
         // No group may use up what the next ones need.
         let (mut source, mut verify_bytes) = (None, left.verify_bytes / 4);
-        let mut group = Group { bytes: center.size, savable_bytes: 0, members: Vec::new() };
+        let (mut bytes, mut savable_bytes) = (center.size, 0);
         let mut others = Vec::new();
         for member in members {
             let content = pairs.content(member.content)?;
-            let Some((path, copies)) = self.first_path(&content.recipe, scope, finder)? else { continue };
+            let Some(found) = self.first_path(&content.recipe, scope, finder)? else { continue };
             let estimate = options.estimate || verify_bytes == 0;
             let shares = match estimate {
                 true => estimated(member, content.size),
@@ -382,7 +413,7 @@ impl Queries {
                     match compared {
                         Ok(shares) => shares,
                         Err(e) => {
-                            tracing::warn!("{}: not compared with {}: {e}", path.display(), center.recipe);
+                            tracing::warn!("{}: not compared with {}: {e}", found.0.display(), center.recipe);
                             estimated(member, content.size)
                         }
                     }
@@ -390,24 +421,24 @@ impl Queries {
             };
             let reached = shares.containment.max(shares.contained_in) >= options.min;
             if reached && (shares.bytes_common >= COMMON_BYTES_MIN || !shares.verified) {
-                group.bytes += content.size;
-                group.savable_bytes += shares.bytes_common;
-                others.push(GroupMember { path, copies, size: content.size, shares });
+                bytes += content.size;
+                savable_bytes += shares.bytes_common;
+                others.push(GroupMember::of(found, content.size, &shares));
             }
         }
-        if others.is_empty() || !left.take(&path) {
+        if others.is_empty() || !left.take(&first.0) {
             return Ok(None);
         }
         others.sort_by(|a, b| {
-            let key = |member: &GroupMember| (member.shares.containment, member.shares.resemblance);
+            let key = |member: &GroupMember| (member.containment, member.resemblance);
             let (a_key, b_key) = (key(a), key(b));
             b_key.0.total_cmp(&a_key.0).then(b_key.1.total_cmp(&a_key.1)).then(a.path.cmp(&b.path))
         });
         others.retain(|member| left.take(&member.path));
-        let shares = Shares::identical(center.size);
-        group.members.push(GroupMember { path, copies, size: center.size, shares });
-        group.members.extend(others);
-        Ok(Some(group))
+        let representative = first.0.clone();
+        let mut members = vec![GroupMember::of(first, center.size, &Shares::identical(center.size))];
+        members.extend(others);
+        Ok(Some(Group { id: 0, bytes, savable_bytes, representative, members }))
     }
 
     /// Compares a content with a representative; `held` keeps the bytes of the representative once they were read.

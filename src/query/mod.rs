@@ -8,10 +8,11 @@ pub mod methods;
 mod queries;
 pub(crate) mod similar;
 pub mod templates;
+pub(crate) mod text;
 mod through_views;
 pub(crate) mod with_paths;
 
-pub use by_method::{FileAt, IndexedContent};
+pub use by_method::{FileRef, IndexedContent};
 pub use contained::{FileContained, Place, TreeContained};
 pub use groups::{Group, GroupMember, GroupOptions, GroupProgress, Groups, IdenticalSet};
 pub use queries::Queries;

@@ -1,5 +1,6 @@
 //! Similarity search for one file: queries the similarity index, compares bytes, finds names.
 
+use super::text;
 use crate::catalog::Finder;
 use crate::contents::collection::{Asked, Budget};
 use crate::contents::error::Result;
@@ -10,40 +11,62 @@ use crate::query::Queries;
 use crate::similarity::Boilerplate;
 use crate::similarity::exact::Source;
 use crate::view::View;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// A file that resembles the queried one.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Match {
     /// Its path below the root.
+    #[serde(serialize_with = "text::lossy")]
     pub path: PathBuf,
+    /// Its absolute path ([`Matches::below`]).
+    #[serde(serialize_with = "text::lossy")]
+    pub absolute: PathBuf,
     /// Its length in bytes.
     pub size: u64,
     /// How much they have in common.
+    #[serde(flatten)]
     pub shares: Shares,
-    /// The view of the queried file.
+    /// The view of the queried file; the shares refer to it.
     pub query_view: View,
     /// The view of this file.
     pub view: View,
 }
 
 impl Match {
-    fn of_bytes(path: PathBuf, size: u64, shares: Shares) -> Match {
-        Match { path, size, shares, query_view: View::Raw, view: View::Raw }
+    pub(super) fn of_bytes(path: PathBuf, size: u64, shares: Shares) -> Match {
+        let (query_view, view) = (View::Raw, View::Raw);
+        Match { path, absolute: PathBuf::new(), size, shares, query_view, view }
     }
 }
 
 /// The answer to a similarity query.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Matches {
+    /// The queried file.
+    #[serde(serialize_with = "text::lossy")]
+    pub query: PathBuf,
     /// Best first.
     pub matches: Vec<Match>,
     /// Number of identical files. They come first, and leave half of the limit to others.
     pub identical: usize,
-    /// Features not followed because too many contents have them.
-    pub suppressed_features: usize,
     /// Bytes of the queried file that are padding or in templates: they count neither as common nor in its size.
     pub suppressed_bytes: u64,
+    /// Features ignored because too many contents have them.
+    pub suppressed_features: usize,
+    /// Files that `similarity = "off"` leaves out of the index: they are found only if they are the same to the byte.
+    #[serde(default)]
+    pub not_indexed: u64,
+    /// Whether files may be missing because the index does not know them yet. Only a caller that knows the last scan sets it.
+    pub behind: bool,
+}
+
+impl Matches {
+    /// Sets the absolute paths, for a root at `top`: the backing directory's path, or the mount point.
+    pub fn below(&mut self, top: &Path) {
+        self.matches.iter_mut().for_each(|found| found.absolute = top.join(&found.path));
+    }
 }
 
 /// A queried file.
@@ -92,10 +115,10 @@ impl Queries {
         }
         ranked.sort_by(|a, b| options.by.better(&a.0, &b.0));
         let mut found = Matches {
-            matches: Vec::new(),
             identical: identical.len(),
             suppressed_features: answer.suppressed_features,
             suppressed_bytes: asked.covered.bytes(),
+            ..Matches::default()
         };
         let mut similar = Vec::new();
         for (shares, candidate, paths) in ranked {

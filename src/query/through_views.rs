@@ -54,13 +54,21 @@ impl Queries {
     /// Returns files of this overlay that resemble the one at `path` below its root, without that one.
     pub fn similar_inside(&self, path: &Path, options: &SimilarOptions) -> Result<Matches> {
         let (source, id) = self.tree.source(path)?;
-        self.similar_seen(&Query { source: &*source, name: path, except: Some(id) }, options)
+        self.similar_named(&Query { source: &*source, name: path, except: Some(id) }, options)
     }
 
     /// Returns files of this overlay that resemble a file anywhere.
     pub fn similar_outside(&self, path: &Path, options: &SimilarOptions) -> Result<Matches> {
         let source = Plain::open(path)?;
-        self.similar_seen(&Query { source: &source, name: path, except: None }, options)
+        self.similar_named(&Query { source: &source, name: path, except: None }, options)
+    }
+
+    fn similar_named(&self, query: &Query<'_>, options: &SimilarOptions) -> Result<Matches> {
+        let mut found = self.similar_seen(query, options)?;
+        found.query = query.name.to_owned();
+        found.not_indexed = self.indexes.not_indexed()?;
+        found.below(&self.tree.backing.root_path()?);
+        Ok(found)
     }
 
     /// Returns files of this overlay that resemble the queried one, read as `options` say.
@@ -127,7 +135,11 @@ impl Queries {
             match compared {
                 Ok((_, size, _)) if !rules.allow_size(size) => {}
                 Ok((found_view, size, shares)) if shares.reach(options) => {
-                    let found_at = |path| Match { path, size, shares, query_view: view, view: found_view };
+                    let found_at = |path| Match {
+                        query_view: view,
+                        view: found_view,
+                        ..Match::of_bytes(path, size, shares)
+                    };
                     found.matches.extend(paths.into_iter().map(found_at));
                 }
                 Ok(_) => {}

@@ -1,11 +1,13 @@
 //! Answers of a published method with names instead of content ids, for temporary and for saved indexes.
 //! Indexes have no names, so the present name of a file counts.
 
+use super::text;
 use crate::contents::error::Result;
 use crate::id::RecipeId;
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::winnow::{self, Base, PairOptions, WinnowPair};
 use crate::similarity::methods::{AnySketch, Found, Index, Likeness, PairsAsked};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -26,9 +28,10 @@ impl WithPaths {
 }
 
 /// A file found, and its likeness.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MatchWithPaths {
     /// Below the root of the tree or of the overlay.
+    #[serde(serialize_with = "text::lossy")]
     pub path: PathBuf,
     /// Its length in bytes.
     pub size: u64,
@@ -45,6 +48,25 @@ pub struct LikeGroup {
     pub reference: WithPaths,
     /// The others, the best first: how the reference, as a, compares with each.
     pub members: Vec<(Likeness, WithPaths)>,
+}
+
+impl LikeGroup {
+    /// Lists the reference under all its names, then the members under theirs.
+    pub fn files(&self) -> Vec<MatchWithPaths> {
+        let whole = Likeness { containment: Some(1.0), contained_in: Some(1.0), ..Likeness::default() };
+        let of = |path: &PathBuf, size, identical, likeness| MatchWithPaths {
+            path: path.clone(),
+            size,
+            identical,
+            likeness,
+        };
+        let LikeGroup { reference, members } = self;
+        let same = reference.paths.iter().map(|path| of(path, reference.size, true, whole));
+        let alike = members.iter().flat_map(|(likeness, named)| {
+            named.paths.iter().map(move |path| of(path, named.size, false, *likeness))
+        });
+        same.chain(alike).collect()
+    }
 }
 
 /// Two files, and what they have in common.

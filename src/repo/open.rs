@@ -12,9 +12,9 @@ use crate::db::{Batch, Compacted, Db, DbError, DbResult, IndexDb, MemDb, Shadow,
 use crate::env::{Refusal, Reserve};
 use crate::id::StoreId;
 use crate::indexes::Views;
-use crate::tree::Dedup;
 use crate::similarity::{Similarity, SimilarityError, SimilarityOptions};
 use crate::store::{Store, StoreError, StoreOptions};
+use crate::tree::Dedup;
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

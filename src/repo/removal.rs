@@ -1,6 +1,6 @@
 //! Removal of a store that its directory no longer needs.
 //!
-//! Order: no file has a record any more, durably ([`crate::overlay::Overlay::remove_records`]) ->
+//! Order: no file has a record any more, durably ([`crate::maintain::Maintenance::remove_records`]) ->
 //! `removing.toml` in `DIR/.dedupfs`, durably: from here on no program opens the store -> it is closed -> its
 //! files -> the note -> the rest of `DIR/.dedupfs`, `removing.toml` last -> `DIR/.dedupfs` itself -> the
 //! times of `DIR`. After a kill at any point, the next removal continues.

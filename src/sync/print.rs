@@ -1,7 +1,7 @@
 //! State by which a file is recognized without reading it.
 
 use super::tree::{ContentId, Time};
-use crate::overlay::NodeId;
+use crate::backing::types::NodeId;
 use rustix::fs::Stat;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -12,7 +12,6 @@ use super::old_contents::Row;
 use super::print::{Print, ino, print, unchanged};
 use super::tree::{ContentId, Kind, Time, Tree, TreePath, is_reserved, is_xattr, join, shown, split};
 use super::wal_index::is_wal_index;
-use crate::backing::types::NodeId;
 use crate::beneath::{Root, Stats, read_link};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{FileType, Mode, OFlags, Stat};

@@ -51,7 +51,7 @@ pub enum Mode {
     Pass(PassToken),
 }
 
-/// Registration of a file for kernel passthrough by the caller of [`crate::overlay::Overlay::open`]; opaque here.
+/// Registration of a file for kernel passthrough by the caller of [`crate::tree::Tree::open`]; opaque here.
 pub type PassToken = Arc<dyn Any + Send + Sync>;
 
 /// Whether a conversion is under way.

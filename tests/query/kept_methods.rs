@@ -24,14 +24,14 @@ use crate::common::{As, Mount, fuse_available, noise, text};
 use dedupfs::chunk::ChunkParams;
 use dedupfs::config::Config;
 use dedupfs::overlay::methods::{LikeGroup, MatchWithPaths, Tree};
-use dedupfs::overlay::{Caller, Dedup, FileAt, NotIndexed, OpenFlags, ROOT};
+use dedupfs::overlay::{Caller, Dedup, FileRef, OpenFlags, ROOT};
 use dedupfs::repo::{InitOptions, Layout, Repo};
 use dedupfs::similarity::methods::Chosen;
 use dedupfs::similarity::methods::winnow::Base;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 const ALL: [&str; 4] = ["sif", "winnow", "chunk-graph", "simhash"];
@@ -125,9 +125,8 @@ impl World {
             for file in fs::read_dir(self.mirror.path()).unwrap() {
                 let file = file.unwrap().file_name();
                 for limit in [2, 100] {
-                    let asked = FileAt { path: Path::new(&file), outside: false };
-                    let kept =
-                        session.overlay().queries.method_similar(&chosen(name), asked, None, 0.1, limit);
+                    let asked = FileRef { path: PathBuf::from(&file), outside: false };
+                    let kept = session.overlay().queries.method_similar(&chosen(name), &asked, None, 0.1, limit);
                     let kept: Vec<MatchWithPaths> = kept.unwrap().expect("it is kept");
                     let anew = tree.similar(&self.mirror.path().join(&file), 0.1, limit).unwrap();
                     assert_eq!(kept, anew, "{when}: like {file:?} by {name}");
@@ -135,13 +134,9 @@ impl World {
                 }
             }
             let outside = self.mirror.path().join("a.txt");
-            let asked = FileAt { path: &outside, outside: true };
-            let kept = session
-                .overlay()
-                .queries
-                .method_similar(&chosen(name), asked, None, 0.1, 100)
-                .unwrap()
-                .unwrap();
+            let asked = FileRef { path: outside.clone(), outside: true };
+            let kept =
+                session.overlay().queries.method_similar(&chosen(name), &asked, None, 0.1, 100).unwrap().unwrap();
             assert!(kept.iter().any(|found| found.identical), "{when}: {name} outside: {kept:?}");
             let kept = session.overlay().queries.method_groups(
                 &chosen(name),
@@ -152,11 +147,7 @@ impl World {
             );
             let kept: Vec<LikeGroup> = kept.unwrap().expect("it is kept");
             assert_eq!(kept, tree.groups(0.1).unwrap(), "{when}: groups by {name}");
-            assert_eq!(
-                session.overlay().not_kept(&chosen(name)).unwrap(),
-                Some(NotIndexed::default()),
-                "{when}: {name}"
-            );
+            assert_eq!(session.overlay().not_kept(&chosen(name)).unwrap(), Some(0), "{when}: {name}");
             let contents = method_contents(session, name);
             assert_eq!(contents, tree.contents() as u64, "{when}: contents in the index of {name}");
         }
@@ -249,7 +240,7 @@ fn what_is_enabled_later_is_filled_and_what_is_not_wanted_goes() {
         // Filled by a scan.
         world.set(&format!("dedup = \"{dedup}\"\nmethods = [\"sif\", \"simhash\"]"));
         let session = world.open();
-        assert_eq!(session.overlay().not_kept(&chosen("sif")).unwrap(), Some(NotIndexed { files: 8 }));
+        assert_eq!(session.overlay().not_kept(&chosen("sif")).unwrap(), Some(8));
         assert_eq!(session.overlay().not_kept(&chosen("winnow")).unwrap(), None);
         session.overlay().maintenance.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
         world.check(&session, &["sif", "simhash"], "scanned");
@@ -259,10 +250,8 @@ fn what_is_enabled_later_is_filled_and_what_is_not_wanted_goes() {
         let layout = Layout::of(world.dir.path()).unwrap().unwrap();
         let repo = Repo::open(&layout, &Default::default(), &mut |_| {}).unwrap();
         assert!(repo.behind(), "an index that is new is behind");
-        let asked = FileAt { path: Path::new("a.txt"), outside: false };
-        assert!(
-            repo.overlay().queries.method_similar(&chosen("sif"), asked, None, 0.1, 9).unwrap().is_none()
-        );
+        let asked = FileRef { path: "a.txt".into(), outside: false };
+        assert!(repo.overlay().queries.method_similar(&chosen("sif"), &asked, None, 0.1, 9).unwrap().is_none());
         let background = repo.overlay().start();
         dedupfs::admin::catch_up_quietly(&repo).unwrap();
         assert!(!repo.behind());
@@ -416,10 +405,10 @@ fn an_index_has_the_parameters_that_it_is_enabled_with() {
     world.fill(&session);
     let found = world.check(&session, &methods, "enabled");
     assert!(found > 40, "{found} answers show little");
-    let asked = FileAt { path: Path::new("b.txt"), outside: false };
+    let asked = FileRef { path: "b.txt".into(), outside: false };
     let overlay = session.overlay();
     let like = |method: &str, min| {
-        let found = overlay.queries.method_similar(&chosen(method), asked, None, min, 100);
+        let found = overlay.queries.method_similar(&chosen(method), &asked, None, min, 100);
         found.map(|found| found.expect("it is kept").len()).map_err(|e| e.to_string())
     };
     assert!(like("winnow", 0.1).unwrap() > 0);

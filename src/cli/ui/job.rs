@@ -1,7 +1,8 @@
 //! Background comparison of all files: takes minutes, runs once at a time, and keeps its last report.
 
 use super::super::error::CliError;
-use crate::admin::{GroupsReport, Progress};
+use crate::admin::Progress;
+use crate::query::Groups;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use std::time::Duration;
 #[derive(Clone)]
 pub(super) enum State {
     Running(Option<Progress>),
-    Done(Arc<GroupsReport>),
+    Done(Arc<Groups>),
     Failed(CliError),
 }
 
@@ -57,7 +58,7 @@ impl Jobs {
     pub(super) fn start(
         &self,
         min: f64,
-        work: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<GroupsReport, CliError> + Send + 'static,
+        work: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<Groups, CliError> + Send + 'static,
     ) -> Result<Arc<Job>, CliError> {
         let mut last = self.lock();
         if let Some(running) = last.as_ref().filter(|job| job.is_running()) {

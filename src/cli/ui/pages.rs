@@ -2,17 +2,16 @@ use super::super::conflicts::ConflictsReport;
 use super::super::error::CliError;
 use super::super::output::{share, size};
 use super::super::pages::{self, figure, plain_table};
+use super::super::parse::parse_share;
 use super::super::session::unexpected;
 use super::super::{diff, similar, status};
 use super::job::{Job, Jobs, State};
 use super::source::Source;
-use crate::admin::{
-    Request as Ask, Response, Side, SimilarMatch, SimilarReport, SnapshotReport, SnapshotRequest,
-    StatusReport,
-};
+use crate::admin::text::shown;
+use crate::admin::{Request as Ask, Response, Side, SnapshotReport, SnapshotRequest, StatusReport};
 use crate::contents::SimilarOptions;
 use crate::page::{Bar, Column, Field, Form, Kind as Colour, Page, Part, Picture, Site, Table, Values};
-use crate::query::GroupOptions;
+use crate::query::{GroupOptions, Match, Matches};
 use crate::similarity::groups::SHARE_MIN;
 use crate::view::View;
 use crate::web::{Answer, Kind, Request, nonce};
@@ -185,12 +184,12 @@ impl Ui {
         Ok(Made { live: true, ..page.into() })
     }
 
-    fn similar(&self, request: &Request) -> Result<SimilarReport> {
+    fn similar(&self, request: &Request) -> Result<Matches> {
         let Side { path, outside, n } = self.0.source.file(named(request, "file")?)?;
         if n.is_some() {
             return Err(CliError::new("versions of files are not indexed").hint("name the file without @N"));
         }
-        let min = number(request, "min", SHARE, &|text| similar::parse_share(text).ok())?;
+        let min = number(request, "min", SHARE, &|text| parse_share(text).ok())?;
         let limit = number(request, "limit", LIMIT, &|text| text.parse().ok())?;
         let options = SimilarOptions { min, limit, ..SimilarOptions::default() };
         match self.ask(Ask::Similar { path, outside, options })? {
@@ -207,17 +206,16 @@ impl Ui {
         };
         let report = self.similar(request)?;
         let matches = &report.matches;
-        let bytes = |of: &dyn Fn(&SimilarMatch) -> u64| Values::Bytes(matches.iter().map(of).collect());
-        let shares = |of: &dyn Fn(&SimilarMatch) -> f64| {
-            Values::Share(matches.iter().map(|one| Some(of(one))).collect())
-        };
+        let bytes = |of: &dyn Fn(&Match) -> u64| Values::Bytes(matches.iter().map(of).collect());
+        let shares =
+            |of: &dyn Fn(&Match) -> f64| Values::Share(matches.iter().map(|one| Some(of(one))).collect());
         let columns = vec![
-            column("File", text(matches, |one| one.path.clone())),
+            column("File", text(matches, |one| shown(&one.path))),
             column("How", text(matches, how)),
-            column("Contains", shares(&|one| one.containment)),
-            column("Contained", shares(&|one| one.contained_in)),
-            column("Resembles", shares(&|one| one.resemblance)),
-            column("Common", bytes(&|one| one.bytes_common)),
+            column("Contains", shares(&|one| one.shares.containment)),
+            column("Contained", shares(&|one| one.shares.contained_in)),
+            column("Resembles", shares(&|one| one.shares.resemblance)),
+            column("Common", bytes(&|one| one.shares.bytes_common)),
             column("Size", bytes(&|one| one.size)),
         ];
         let mut notes = Vec::new();
@@ -446,8 +444,8 @@ fn text<T>(rows: &[T], of: impl Fn(&T) -> String) -> Values {
     Values::Text(rows.iter().map(of).collect())
 }
 
-fn how(found: &SimilarMatch) -> String {
-    match (found.identical, found.verified) {
+fn how(found: &Match) -> String {
+    match (found.shares.identical, found.shares.verified) {
         (true, _) => "the same".to_owned(),
         (false, true) if found.view == View::Raw => "compared".to_owned(),
         (false, true) => format!("compared as {}", found.view.name()),

@@ -2,55 +2,11 @@
 //! the command line, in `config.toml` and in requests. Missing parameters have the paper's values; an invalid
 //! text is an error that shows a valid form.
 
-use super::chunk_graph::ChunkGraph;
-use super::sif::Sif;
-use super::simhash::SimHash;
-use super::winnow::Winnow;
-use super::{AnyMethod, Method};
+use super::options::{Known, with};
+use super::{AnyMethod, KNOWN, Options, Parametric};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-
-/// A method that may be chosen with parameters.
-pub trait Parametric: Method {
-    /// The parameters, for people to read.
-    const KEYS: &'static str;
-
-    /// Makes the method with these parameters and defaults for all others. Takes the options that it knows.
-    fn with(options: &mut Options) -> Result<Self, String>;
-}
-
-/// Parameters given by the user, each with its value.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options(Vec<(String, String)>);
-
-impl Options {
-    /// Takes the value for `key`.
-    pub fn take(&mut self, key: &str) -> Option<String> {
-        let at = self.0.iter().position(|(of, _)| of == key)?;
-        Some(self.0.remove(at).1)
-    }
-
-    /// Takes and parses a value.
-    pub fn parse<T: FromStr>(&mut self, key: &str, expected: &str) -> Result<Option<T>, String> {
-        let Some(text) = self.take(key) else { return Ok(None) };
-        text.parse().map(Some).map_err(|_| format!("{key}={text}: expected {expected}"))
-    }
-
-    /// Takes one of two words, and returns whether it was the first.
-    pub fn either(&mut self, key: &str, [first, second]: [&str; 2]) -> Result<Option<bool>, String> {
-        match self.take(key) {
-            None => Ok(None),
-            Some(text) if text == first || text == second => Ok(Some(text == first)),
-            Some(text) => Err(format!("{key}={text}: expected {first} or {second}")),
-        }
-    }
-
-    /// Returns the rest of each key that begins with `front`.
-    pub fn after(&self, front: &str) -> Vec<String> {
-        self.0.iter().filter_map(|(key, _)| key.strip_prefix(front)).map(str::to_owned).collect()
-    }
-}
 
 /// The chosen method does not exist in this form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,31 +35,25 @@ pub struct Chosen {
     options: Options,
 }
 
-type Make = fn(Options) -> Result<Arc<dyn AnyMethod>, String>;
-
-fn made<M: Parametric>(options: Options) -> Result<Arc<dyn AnyMethod>, String> {
-    Ok(Arc::new(with::<M>(options)?))
-}
-
-fn with<M: Parametric>(mut options: Options) -> Result<M, String> {
-    let method = M::with(&mut options)?;
-    match options.0.first() {
-        Some((key, _)) => Err(format!("there is no {key:?}")),
-        None => Ok(method),
-    }
-}
-
-/// All methods, in the order of lists.
-const KNOWN: [(&str, &str, Make); 4] = [
-    (Sif::NAME, Sif::KEYS, made::<Sif>),
-    (Winnow::NAME, Winnow::KEYS, made::<Winnow>),
-    (ChunkGraph::NAME, ChunkGraph::KEYS, made::<ChunkGraph>),
-    (SimHash::NAME, SimHash::KEYS, made::<SimHash>),
-];
-
 /// Returns the names of the methods.
-pub fn names() -> [&'static str; 4] {
-    KNOWN.map(|(name, ..)| name)
+pub fn names() -> Vec<&'static str> {
+    KNOWN.iter().map(|known| known.name).collect()
+}
+
+/// Returns each method with all its parameters and their defaults, as users write them.
+pub fn examples() -> Vec<String> {
+    KNOWN.iter().map(|known| format!("{}:{}", known.name, known.example)).collect()
+}
+
+/// Returns every method, with its default parameters.
+pub fn all() -> Vec<Arc<dyn AnyMethod>> {
+    let bare = (0..KNOWN.len()).map(|place| Chosen { place, options: Options::default() });
+    bare.map(|chosen| chosen.any()).collect()
+}
+
+/// Returns the method that users call by this name, with its default parameters.
+pub fn named(name: &str) -> Option<Arc<dyn AnyMethod>> {
+    all().into_iter().find(|method| method.name() == name)
 }
 
 impl FromStr for Chosen {
@@ -111,9 +61,9 @@ impl FromStr for Chosen {
 
     fn from_str(text: &str) -> Result<Chosen, BadMethod> {
         let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
-        let place = KNOWN.iter().position(|(known, ..)| *known == name);
+        let place = KNOWN.iter().position(|known| known.name == name);
         let place = place.ok_or_else(|| BadMethod::Unknown(text.to_owned()))?;
-        let (_, keys, make) = KNOWN[place];
+        let Known { keys, make, .. } = KNOWN[place];
         let bad = |reason| BadMethod::Parameters { text: text.to_owned(), reason, keys };
         let mut options = Options::default();
         for part in rest.into_iter().flat_map(|rest| rest.split(',')) {
@@ -159,7 +109,12 @@ impl fmt::Display for Chosen {
 impl Chosen {
     /// Returns the method's name for users.
     pub fn name(&self) -> &'static str {
-        KNOWN[self.place].0
+        KNOWN[self.place].name
+    }
+
+    /// Returns the note for users about answers that can mislead them.
+    pub fn note(&self) -> Option<&'static str> {
+        KNOWN[self.place].note
     }
 
     /// Returns whether no parameter was given.
@@ -169,7 +124,7 @@ impl Chosen {
 
     /// Returns the method.
     pub fn any(&self) -> Arc<dyn AnyMethod> {
-        KNOWN[self.place].2(self.options.clone()).expect("it was made when it was read")
+        (KNOWN[self.place].make)(self.options.clone()).expect("it was made when it was read")
     }
 
     /// Returns the method with its type; `None` if another was chosen.
@@ -189,7 +144,7 @@ impl Chosen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::similarity::methods::simhash::{Extension, KeyKind, Tolerance};
+    use crate::similarity::methods::simhash::{Extension, KeyKind, SimHash, Tolerance};
 
     fn settings(text: &str) -> String {
         text.parse::<Chosen>().map_or_else(|e| e.to_string(), |chosen| chosen.any().settings())
@@ -197,13 +152,23 @@ mod tests {
 
     #[test]
     fn what_is_not_said_is_as_by_default() {
-        for method in super::super::all() {
+        for method in all() {
             assert_eq!(settings(method.name()), method.settings());
         }
-        assert_eq!(super::super::all().len(), names().len());
+        assert_eq!(all().len(), names().len());
         let chosen: Chosen = "winnow:w=20, k=30".parse().unwrap();
         assert_eq!((chosen.name(), chosen.to_string()), ("winnow", "winnow:w=20,k=30".to_owned()));
         assert_eq!(chosen.to_string().parse(), Ok(chosen));
+    }
+
+    #[test]
+    fn the_help_shows_the_defaults() {
+        for (example, method) in examples().iter().zip(all()) {
+            let text = example.split(" (").next().unwrap();
+            let chosen: Chosen = text.parse().unwrap();
+            assert!(!chosen.is_bare(), "{example}");
+            assert_eq!(chosen.any().description(), method.description(), "{example}");
+        }
     }
 
     #[test]

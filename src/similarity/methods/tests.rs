@@ -10,6 +10,8 @@ use crate::id::RecipeId;
 use crate::similarity::SimilarityError;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Files are alike if their lengths, or the numbers of their zero bytes, are nearly the same.

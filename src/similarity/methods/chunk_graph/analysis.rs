@@ -6,10 +6,9 @@
 use super::clusters::{self, Cluster};
 use super::graph::{self, EDGE_BYTES_IN_MEMORY, Effort};
 use super::identical::{self, IdenticalSet};
-use super::link::{FileNode, LINK_BYTES, Link};
+use super::link::LINK_BYTES;
 use super::partition::{Kept, chunk_edge, one_part, partition};
-use super::work::Work;
-use super::{Collection, GraphError, Templates, large};
+use super::{Collection, FileNode, GraphError, Link, Templates, Work, large};
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::sorter::{Sorted, Sorter};
 use std::path::Path;
@@ -91,7 +90,7 @@ impl Analysis {
         let mut edges = Sorter::new(dir, memory);
         collection.each(&mut |file, _, list| {
             if !files[file as usize].copy {
-                for &chunk in options.templates.payload(&list).iter() {
+                for &chunk in list.payload(&options.templates).iter() {
                     edges.add(chunk_edge(file, chunk))?;
                 }
             }

@@ -33,7 +33,7 @@ pub(super) fn read(
     let mut files = Vec::with_capacity(collection.files().min(1 << 20) as usize);
     let mut by_content = Sorter::<{ CONTENT_BYTES + 4 }>::new(dir, memory);
     collection.each(&mut |file, _, list| {
-        let payload = templates.payload(&list).iter().map(|chunk| u64::from(chunk.len)).sum();
+        let payload = list.payload(templates).iter().map(|chunk| u64::from(chunk.len)).sum();
         files.push(FileNode { size: list.size(), payload, copy: false });
         let mut record = [0; CONTENT_BYTES + 4];
         record[..CONTENT_BYTES].copy_from_slice(&list.content());

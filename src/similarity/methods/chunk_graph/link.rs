@@ -1,4 +1,4 @@
-//! Files of a collection, and links between them.
+//! The graph that an analysis finds: its files, and the links between them.
 
 use super::graph::{hash, number};
 

@@ -100,6 +100,8 @@ impl Parametric for ChunkGraph {
     const KEYS: &'static str =
         "target=256 is the length of chunks that is aimed at, in bytes: 100, 256, 1000 or 5000";
 
+    const EXAMPLE: &'static str = "target=256";
+
     fn with(options: &mut Options) -> Result<ChunkGraph, String> {
         let target = options.parse("target", "a number")?.unwrap_or(TARGET_DEFAULT);
         if !TARGETS.contains(&target) {

@@ -30,14 +30,6 @@ impl Templates {
         self.hashes.contains(&hash)
     }
 
-    /// Returns the chunks of a file that are not templates.
-    pub fn payload<'a>(&self, list: &'a ChunkList) -> Cow<'a, [Chunk]> {
-        if self.is_empty() {
-            return Cow::Borrowed(list.chunks());
-        }
-        Cow::Owned(list.chunks().iter().copied().filter(|chunk| !self.has(chunk.hash)).collect())
-    }
-
     /// Marks the chunks that at least `share` (0 to 1) of some files of a collection have, and returns how many were not
     /// marked before. The paper marks those that all files of a cluster have, a share of 1; there may be none if files are in
     /// the cluster only by way of others. One pass over the collection, reads no file again.
@@ -98,5 +90,15 @@ impl Templates {
         let beside = Path::new(&beside);
         std::fs::write(beside, text).map_err(io("write templates", beside))?;
         std::fs::rename(beside, path).map_err(io("replace templates", path))
+    }
+}
+
+impl ChunkList {
+    /// Returns the chunks that are not templates.
+    pub fn payload(&self, templates: &Templates) -> Cow<'_, [Chunk]> {
+        if templates.is_empty() {
+            return Cow::Borrowed(self.chunks());
+        }
+        Cow::Owned(self.chunks().iter().copied().filter(|chunk| !templates.has(chunk.hash)).collect())
     }
 }

@@ -1,5 +1,3 @@
-//! Work of an analysis.
-
 /// Amount of work of an analysis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {

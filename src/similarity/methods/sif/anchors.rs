@@ -1,11 +1,12 @@
 //! Anchors: strings at which fingerprints start, given by the user or learned from a sample (section 2).
 
-use super::FINGER_BYTES;
 use aho_corasick::{AhoCorasick, MatchKind};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+/// Length of the substrings that have fingerprints; no anchor is longer.
+pub const FINGER_BYTES: usize = 50;
 /// Length of learned anchors.
 const LEARNED_BYTES: usize = 4;
 

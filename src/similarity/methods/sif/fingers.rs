@@ -4,11 +4,9 @@
 //! next multiplies it, adds the byte that enters, and subtracts the term of the byte that leaves.
 //! Text that was kept is skipped, so a run of one character gives few fingerprints and not one at each place.
 
-use super::{Selection, Sif};
+use super::{FINGER_BYTES, Selection, Sif};
 use crate::view::postscript;
 
-/// Length of a substring.
-pub const FINGER_BYTES: usize = 50;
 /// p: the largest prime below 2^30.
 const PRIME: u32 = (1 << 30) - 35;
 /// Term of a byte when it leaves: t p^50, since it is subtracted after the multiplication.

@@ -15,10 +15,11 @@ pub mod directories;
 mod fingers;
 pub mod interesting;
 pub mod report;
+mod settings;
 
-pub use anchors::{Anchors, learn};
+pub use anchors::{Anchors, FINGER_BYTES, learn};
 pub use collate::{CollateOptions, File, Saved, SharedBy};
-pub use fingers::FINGER_BYTES;
+pub use settings::{BITS_MAX, Selection, Sif};
 
 use super::{Builder, Damaged, Entry, Likeness, Method, Options, Parametric, Sums, Whole};
 use crate::recipe::{put_varint, take_varint};
@@ -27,48 +28,9 @@ use std::ffi::OsStr;
 
 /// One-against-all lists files from this share on by default (section 3).
 pub const SHARE_DEFAULT: f64 = 0.5;
-/// Largest number of bits of a fingerprint that are kept; the smallest is 30 (section 2).
-pub const BITS_MAX: u32 = 32;
 
 /// With more zeros, files of 64 KiB have no fingerprints.
 const ZEROS_MAX: u32 = 16;
-
-/// How fingerprints are chosen.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Selection {
-    /// Fingerprints whose `low_zeros` last bits are 0: one in `2^low_zeros`.
-    Hashed {
-        /// k in the paper.
-        low_zeros: u32,
-    },
-    /// Fingerprints of the substrings that start with an anchor.
-    Anchored(Anchors),
-}
-
-/// The method and its parameters.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sif {
-    /// Which fingerprints are kept.
-    pub selection: Selection,
-    /// Bits of a fingerprint: the modulus is `2^bits`. More for very many files; 30 to [`BITS_MAX`].
-    pub bits: u32,
-}
-
-impl Default for Sif {
-    fn default() -> Self {
-        Sif { selection: Selection::Hashed { low_zeros: 8 }, bits: 30 }
-    }
-}
-
-impl Sif {
-    /// Bits of each fingerprint that are 0 and so are not stored.
-    fn zeros(&self) -> u32 {
-        match self.selection {
-            Selection::Hashed { low_zeros } => low_zeros,
-            Selection::Anchored(_) => 0,
-        }
-    }
-}
 
 /// Facts that identify equal files, and the number of fingerprints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +139,8 @@ impl Method for Sif {
 
 impl Parametric for Sif {
     const KEYS: &'static str = "zeros=8 keeps one substring in 2^8, bits=30 to 32 are kept of each";
+
+    const EXAMPLE: &'static str = "zeros=8,bits=30";
 
     fn with(options: &mut Options) -> Result<Sif, String> {
         let low_zeros = options.parse("zeros", "a number")?.unwrap_or(8);

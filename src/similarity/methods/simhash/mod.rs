@@ -23,10 +23,6 @@ use crate::recipe::{put_varint, take_varint};
 use std::ffi::OsStr;
 use std::ops::RangeInclusive;
 
-/// Text in the help of commands.
-pub const HELP: &str = "SimHash: finds files of like size and extension with nearly the same counts of bit patterns. \
-    Cannot find a file that is contained in a larger one; order within a file does not count.";
-
 /// How far apart files may be. Shares are of the size of the larger of two files.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
@@ -160,6 +156,13 @@ impl Parametric for SimHash {
     const KEYS: &'static str = "key=skew or uniform, extension=yes or no (stands before the key), tolerance=0.01 for each byte, of \
         keys and of tables (keys=, tables= for one of them), size=0.05 as a share; tolerance.ps=0.001, keys.ps=, tables.ps=, \
         size.ps= for one extension";
+
+    const EXAMPLE: &'static str = "key=skew,extension=yes,tolerance=0.01,size=0.05,tolerance.ps=0.001";
+
+    const NOTE: Option<&'static str> = Some(
+        "SimHash: finds files of like size and extension with nearly the same counts of bit patterns. Cannot find a file \
+        that is contained in a larger one; order within a file does not count.",
+    );
 
     fn with(options: &mut Options) -> Result<SimHash, String> {
         let uniform = options.either("key", ["uniform", "skew"])?.unwrap_or(false);

@@ -130,7 +130,7 @@ fn what_is_contained_is_not_found() {
     let base = text(6000, 9);
     let part = sketch("a", &base[..base.len() / 2]);
     assert_eq!(SimHash::default().compare(&part, &sketch("b", &base)), Likeness::default());
-    assert!(HELP.contains("Cannot find a file that is contained"));
+    assert!(SimHash::NOTE.unwrap().contains("Cannot find a file that is contained"));
 }
 
 /// "The Law of Large Numbers makes false positives likely" (section 4.2): a distance grows with the root of the size, the

@@ -199,6 +199,9 @@ impl Parametric for Winnow {
     const KEYS: &'static str = "k=50 bytes are the least that is found, of w=100 hashes one is kept, t=w+k-1 bytes are found \
         for sure (two of the three are enough), select=robust or plain";
 
+    const EXAMPLE: &'static str = "k=50,w=100,select=robust (t=w+k-1 bytes in common are found for sure, and t may stand for \
+        k or w)";
+
     fn with(options: &mut Options) -> Result<Winnow, String> {
         let [k, w, t] = ["k", "w", "t"].map(|key| options.parse::<u32>(key, "a number"));
         let robust = options.either("select", ["robust", "plain"])?.unwrap_or(true);

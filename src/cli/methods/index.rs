@@ -1,11 +1,9 @@
 //! The content of an overlay's saved index, in parts: for methods with their own report.
 
-use super::error::CliError;
-use super::output::Output;
-use super::session::{Repeated, unexpected};
-use crate::admin::{
-    MethodContent, MethodContents, MethodKeys, NotKnown, Progress, Request, Response, Unit, of_hex,
-};
+use super::super::error::CliError;
+use super::super::output::Output;
+use super::super::session::{Repeated, unexpected};
+use crate::admin::{MethodContent, MethodContents, MethodKeys, NotKnown, Progress, Request, Response};
 use crate::control::Found;
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::{Chosen, KeyVisitor, unpack_keys};
@@ -58,7 +56,7 @@ impl MethodIndex {
                 other => return Err(unexpected(&other)),
             }
             let done = kept.contents.len() as u64;
-            meter.show(&Progress { what: "reading the index".into(), done, total: 0, unit: Unit::Files });
+            meter.show(&Progress::files("reading the index", done, 0));
         }
         drop(meter);
         Ok(Ok(kept))
@@ -85,8 +83,7 @@ impl MethodIndex {
                 Response::MethodKeys(keys) => keys,
                 other => return Err(unexpected(&other)),
             };
-            let goes_on = of_hex(&packed).and_then(|packed| unpack_keys(&packed, visit));
-            match goes_on {
+            match unpack_keys(&packed, visit) {
                 Some(true) => next = then,
                 Some(false) => return Ok(()),
                 None => {

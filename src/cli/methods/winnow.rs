@@ -1,20 +1,20 @@
 //! Options of winnowing: base files, front ends, fewer look-ups.
 
-use super::error::CliError;
-use super::methods::failed;
-use super::similar::parse_look;
+use super::super::error::CliError;
+use super::super::parse::parse_look;
 use crate::admin::{FileRef, WinnowRequest};
 use crate::contents::Look;
 use crate::control::{self, Found};
 use crate::query::methods::winnow::read_base;
+use crate::similarity::methods::Chosen;
 use crate::similarity::methods::winnow::{Base, Query, Winnow};
 use crate::view::View;
 use std::path::{Path, PathBuf};
 
-#[derive(clap::Args)]
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 #[group(id = "winnow")]
 #[command(next_help_heading = "With --method winnow")]
-pub(super) struct WinnowOptions {
+pub(in crate::cli) struct WinnowOptions {
     /// Ignore everything that this file contains, such as a handout. Can be repeated
     #[arg(long, value_name = "FILE")]
     base: Vec<PathBuf>,
@@ -29,7 +29,7 @@ pub(super) struct WinnowOptions {
 #[derive(clap::Args)]
 #[group(id = "winnow")]
 #[command(next_help_heading = "With --method winnow")]
-pub(super) struct WinnowGroups {
+pub(in crate::cli) struct WinnowGroups {
     /// Ignore everything that this file contains, such as a handout. Can be repeated
     #[arg(long, value_name = "FILE")]
     base: Vec<PathBuf>,
@@ -39,26 +39,24 @@ pub(super) struct WinnowGroups {
     view: Option<Look>,
 }
 
-/// Options of winnowing.
+/// Options of winnowing, of either command.
 #[derive(Clone, Debug, Default)]
-pub(super) struct WinnowAsked {
-    base: Vec<PathBuf>,
-    window: Option<u32>,
-    smallest: Option<usize>,
+pub(in crate::cli) struct WinnowAsked {
+    options: WinnowOptions,
     /// Front end, unless files are read as raw bytes.
     pub(super) look: Option<Look>,
 }
 
 impl WinnowOptions {
-    pub(super) fn asked(&self, view: Option<Look>) -> WinnowAsked {
-        let (base, look) = (self.base.clone(), not_raw(view));
-        WinnowAsked { base, window: self.window, smallest: self.smallest, look }
+    pub(in crate::cli) fn asked(&self, view: Option<Look>) -> WinnowAsked {
+        WinnowAsked { options: self.clone(), look: not_raw(view) }
     }
 }
 
 impl WinnowGroups {
     pub(super) fn asked(&self) -> WinnowAsked {
-        WinnowAsked { base: self.base.clone(), look: not_raw(self.view), ..WinnowAsked::default() }
+        let options = WinnowOptions { base: self.base.clone(), ..WinnowOptions::default() };
+        WinnowAsked { options, look: not_raw(self.view) }
     }
 }
 
@@ -67,25 +65,27 @@ fn not_raw(view: Option<Look>) -> Option<Look> {
 }
 
 impl WinnowAsked {
-    /// Returns whether no option is set.
-    pub(super) fn is_plain(&self) -> bool {
-        self.base.is_empty() && self.window.is_none() && self.smallest.is_none()
-    }
-
-    /// Converts the options for files that are read here.
-    pub(super) fn query(&self, winnow: Winnow) -> Result<Query, CliError> {
-        Query::new(winnow, self.base(&winnow)?, self.window, self.smallest).map_err(CliError::new)
+    /// Converts the options for files that are read here; `None` if there are none, or the method is another.
+    pub(super) fn query(&self, chosen: &Chosen) -> Result<Option<Query>, CliError> {
+        let WinnowOptions { window, smallest, .. } = self.options;
+        let winnow = chosen.of::<Winnow>().filter(|_| self.options != WinnowOptions::default());
+        let query = winnow
+            .map(|winnow| Query::new(winnow, self.base(chosen)?, window, smallest).map_err(CliError::new));
+        query.transpose()
     }
 
     /// Reads the base files, through the same front end.
-    pub(super) fn base(&self, winnow: &Winnow) -> Result<Base, CliError> {
-        read_base(winnow, &self.base, self.look).map_err(failed)
+    pub(super) fn base(&self, chosen: &Chosen) -> Result<Base, CliError> {
+        match chosen.of::<Winnow>() {
+            Some(winnow) => Ok(read_base(&winnow, &self.options.base, self.look)?),
+            None => Ok(Base::default()),
+        }
     }
 
     /// Converts the options for a saved index of this overlay.
     pub(super) fn request(&self, found: &Found) -> Result<WinnowRequest, CliError> {
         let mut base = Vec::new();
-        for file in &self.base {
+        for file in &self.options.base {
             let whole = file.canonicalize().map_err(|e| CliError::io("find", file, &e))?;
             let inside = control::find(file).ok().filter(|other| root(other) == root(found));
             base.push(match inside {
@@ -95,7 +95,7 @@ impl WinnowAsked {
                 None => FileRef { path: whole, outside: true },
             });
         }
-        Ok(WinnowRequest { base, window: self.window, smallest: self.smallest })
+        Ok(WinnowRequest { base, window: self.options.window, smallest: self.options.smallest })
     }
 }
 

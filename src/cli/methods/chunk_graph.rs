@@ -1,16 +1,16 @@
 //! `groups --method chunk-graph`: identical files, clusters and pairs, for a review by people.
 
-use super::CliResult;
-use super::error::CliError;
-use super::groups::{Asked, ROWS, more};
-use super::method_index::MethodIndex;
-use super::methods::{failed, outcome, reading};
-use super::output::{Output, plain, share, size, table};
-use super::similar::parse_share;
-use crate::admin::of_hex;
+use super::super::CliResult;
+use super::super::error::CliError;
+use super::super::output::{Output, ROWS, more, plain, share, size, table};
+use super::super::parse::parse_share;
+use super::index::MethodIndex;
+use super::question::{OwnReport, Question, Source};
+use super::reading::{outcome, reading};
 use crate::admin::text::shown;
 use crate::chunk::tttd::{TARGETS, Tttd};
 use crate::config::parse_size;
+use crate::contents::OverlayError;
 use crate::query::methods::chunk_graph::{collect, collect_indexed};
 use crate::similarity::methods::chunk_graph::{
     Analysis, AnalysisOptions, ChunkGraph, Collection, Gathered, GraphError, Link, Templates, write_clusters,
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 #[group(id = "chunk-graph")]
 #[command(next_help_heading = "With --method chunk-graph")]
-pub(super) struct ChunkGraphOptions {
+pub(in crate::cli) struct ChunkGraphOptions {
     /// Target length of chunks, in bytes: 100, 256, 1000 or 5000 [default: 256]
     #[arg(long, value_name = "BYTES", value_parser = parse_target, conflicts_with = "from")]
     target: Option<u32>,
@@ -103,26 +103,36 @@ struct PairReport {
     b: String,
 }
 
+impl OwnReport for ChunkGraphOptions {
+    fn report(&self, question: &Question<'_>, out: &Output) -> Option<CliResult> {
+        question.chosen.of::<ChunkGraph>()?;
+        let answer = |method: Chosen| {
+            question.answer(&method, true, out, |source| self.groups(&method, source, question, out))
+        };
+        Some(self.chosen(question.chosen).and_then(answer))
+    }
+}
+
 impl ChunkGraphOptions {
     /// Returns the method with the requested target.
-    pub(super) fn chosen(&self, method: Chosen) -> Result<Chosen, CliError> {
-        let Some(target) = self.target else { return Ok(method) };
+    fn chosen(&self, method: &Chosen) -> Result<Chosen, CliError> {
+        let Some(target) = self.target else { return Ok(method.clone()) };
         method.and("target", &target.to_string()).map_err(|e| CliError::new(e.to_string()))
     }
 
-    pub(super) fn groups(&self, asked: &Asked<'_>, out: &Output) -> CliResult {
+    fn groups(&self, method: &Chosen, source: &Source<'_>, asked: &Question<'_>, out: &Output) -> CliResult {
         let (work_dir, saving) = (std::env::temp_dir(), asked.saving);
         if let Some(id) = self.template.filter(|_| saving.from.is_none()) {
             let message = format!("--template {id}: expected --from FILE, which has the cluster");
             return Err(CliError::new(message).hint("save a report with --save FILE first"));
         }
-        let (collection, unreadable) = match (&saving.from, asked.kept) {
-            (Some(file), _) => (Collection::open(file).map_err(graph)?, Vec::new()),
-            (None, Some(kept)) => (indexed(kept, asked, &work_dir, out)?, Vec::new()),
-            (None, None) => {
-                let tttd = tttd_of(asked.method);
+        let (collection, unreadable) = match source {
+            Source::Saved(file) => (Collection::open(file).map_err(graph)?, Vec::new()),
+            Source::Index(kept) => (indexed(kept, asked, &work_dir, out)?, Vec::new()),
+            Source::Files(dir) => {
+                let tttd = tttd_of(method);
                 let save = saving.save.as_deref();
-                let read = reading(out, |progress| collect(&asked.dir, tttd, save, &work_dir, progress))?;
+                let read = reading(out, |progress| collect(dir, tttd, save, &work_dir, progress))?;
                 (read.collection, read.unreadable)
             }
         };
@@ -155,7 +165,7 @@ impl ChunkGraphOptions {
 
     fn report(
         &self,
-        asked: &Asked<'_>,
+        asked: &Question<'_>,
         analysis: &Analysis,
         collection: &Collection,
     ) -> Result<GraphReport, GraphError> {
@@ -228,19 +238,16 @@ fn tttd_of(method: &Chosen) -> Tttd {
 /// Returns the collection of an index's files, in order of names.
 fn indexed(
     kept: &MethodIndex,
-    asked: &Asked<'_>,
+    asked: &Question<'_>,
     work_dir: &Path,
     out: &Output,
 ) -> Result<Collection, CliError> {
     let mut files = Vec::new();
     for content in &kept.contents {
-        let id = of_hex(&content.id).and_then(|id| <[u8; 16]>::try_from(id).ok());
-        let id =
-            id.ok_or_else(|| CliError::new(format!("the index of {} cannot be read", ChunkGraph::NAME)))?;
         let number = content.number;
         files.extend(content.names.iter().map(|name| Gathered {
             name: name.0.as_os_str(),
-            content: id,
+            content: content.id,
             number,
         }));
     }
@@ -255,7 +262,7 @@ fn indexed(
         asked.memory_bytes(),
         work_dir,
     );
-    made.map_err(|e| unread.unwrap_or_else(|| failed(e)))
+    made.map_err(|e| unread.unwrap_or_else(|| e.into()))
 }
 
 /// Returns the pairs with the most common bytes; memory depends on the limit.
@@ -378,7 +385,7 @@ fn templates_of(file: &Path) -> PathBuf {
 }
 
 fn graph(e: GraphError) -> CliError {
-    failed(e.into())
+    OverlayError::from(e).into()
 }
 
 fn parse_target(text: &str) -> Result<u32, String> {

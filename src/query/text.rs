@@ -1,4 +1,5 @@
-//! Paths in JSON: text if they are UTF-8, otherwise an array of bytes, so that each path round-trips.
+//! Paths in JSON. In requests: text if they are UTF-8, otherwise an array of bytes, so that each path round-trips.
+//! In answers: text for people.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::ffi::OsString;
@@ -31,20 +32,12 @@ pub(crate) fn shown(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::Request;
-    use std::ffi::OsString;
-    use std::os::unix::ffi::OsStringExt;
-    use std::path::PathBuf;
+/// Writes the path as [`shown`] formats it.
+pub(crate) fn lossy<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    path.to_string_lossy().serialize(to)
+}
 
-    #[test]
-    fn every_path_survives() {
-        for bytes in [&b"a/b"[..], b"", b"\xff\xfe", "\u{e9}\n\"".as_bytes()] {
-            let path = PathBuf::from(OsString::from_vec(bytes.to_vec()));
-            let json = serde_json::to_string(&Request::Scan { path: path.clone() }).unwrap();
-            let Request::Scan { path: back } = serde_json::from_str(&json).unwrap() else { panic!("{json}") };
-            assert_eq!(back, path);
-        }
-    }
+/// As [`lossy`], for several.
+pub(crate) fn all_lossy<S: Serializer>(paths: &[PathBuf], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
 }

@@ -1,17 +1,16 @@
 //! `groups --method sif`: similar files of each file, interesting sets, or two directories side by side.
 
-use super::CliResult;
-use super::error::CliError;
-use super::groups::Asked;
-use super::method_index::MethodIndex;
-use super::methods::{failed, outcome, reading};
-use super::output::{Output, plain, share, table};
-use super::similar::parse_share;
+use super::super::CliResult;
+use super::super::error::CliError;
+use super::super::output::{Output, plain, share, table};
+use super::super::parse::parse_share;
+use super::index::MethodIndex;
+use super::question::{OwnReport, Question, Source};
+use super::reading::{outcome, reading};
 use crate::admin::text::shown;
-use crate::admin::{FileByMethod, of_hex};
 use crate::contents::OverlayError;
-use crate::query::methods::Tree;
 use crate::query::methods::sif::{collate, learn_anchors, load, read_anchors, save};
+use crate::query::methods::{MatchWithPaths, Tree};
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::sif::directories::Compared;
 use crate::similarity::methods::sif::interesting::InterestOptions;
@@ -33,7 +32,7 @@ const STEPS_MAX: u64 = 100_000_000;
 #[derive(clap::Args)]
 #[group(id = "sif")]
 #[command(next_help_heading = "With --method sif")]
-pub(super) struct SifOptions {
+pub(in crate::cli) struct SifOptions {
     /// Show maximal sets of files that all have a share of --min and N fingerprints in common [default N: 5]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "5")]
     interesting: Option<u64>,
@@ -69,7 +68,7 @@ struct GroupsReport {
     parameters: Option<String>,
     min: f64,
     /// Groups of files; in each, the first is compared with the others.
-    groups: Vec<Vec<FileByMethod>>,
+    groups: Vec<Vec<MatchWithPaths>>,
     /// Fingerprints that too many files have.
     left_out: u64,
     unreadable: usize,
@@ -121,22 +120,24 @@ struct AlikeReport {
     identical: bool,
 }
 
-impl SifOptions {
-    /// Returns whether a saved index has the requested fingerprints.
-    pub(super) fn as_indexed(&self) -> bool {
-        self.against.is_none() && self.anchors.is_none() && !self.learn_anchors
+impl OwnReport for SifOptions {
+    fn report(&self, question: &Question<'_>, out: &Output) -> Option<CliResult> {
+        let sif = question.chosen.of::<Sif>()?;
+        // A saved index has the fingerprints of one tree, chosen by their hash.
+        let indexed = self.against.is_none() && self.anchors.is_none() && !self.learn_anchors;
+        Some(question.answer(question.chosen, indexed, out, |source| self.groups(sif, source, question, out)))
     }
+}
 
-    pub(super) fn groups(&self, asked: &Asked<'_>, out: &Output) -> CliResult {
-        let read = match (&asked.saving.from, asked.kept) {
-            (Some(file), _) => {
-                Read { saved: load(file).map_err(failed)?, parameters: None, unreadable: Vec::new() }
-            }
-            (None, Some(kept)) => indexed(kept, asked, out)?,
-            (None, None) => reading(out, |progress| self.read(asked, progress))?,
+impl SifOptions {
+    fn groups(&self, sif: Sif, source: &Source<'_>, asked: &Question<'_>, out: &Output) -> CliResult {
+        let read = match source {
+            Source::Saved(file) => Read { saved: load(file)?, parameters: None, unreadable: Vec::new() },
+            Source::Index(kept) => indexed(kept, asked, out)?,
+            Source::Files(dir) => reading(out, |progress| self.read(sif, dir, asked, progress))?,
         };
         if let Some(file) = &asked.saving.save {
-            save(&read.saved, file).map_err(failed)?;
+            save(&read.saved, file)?;
         }
         match (self.interesting, &self.against) {
             (Some(common_min), _) => sets(&read, common_min, asked, out)?,
@@ -148,15 +149,16 @@ impl SifOptions {
 
     fn read(
         &self,
-        asked: &Asked<'_>,
+        mut sif: Sif,
+        dir: &Path,
+        asked: &Question<'_>,
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Read, OverlayError> {
         let [a, b] = SIDES.map(Path::new);
         let roots = match &self.against {
-            Some(against) => vec![(&*asked.dir, a), (&**against, b)],
-            None => vec![(&*asked.dir, Path::new(""))],
+            Some(against) => vec![(dir, a), (&**against, b)],
+            None => vec![(dir, Path::new(""))],
         };
-        let mut sif = asked.method.of::<Sif>().unwrap_or_default();
         if let Some(file) = &self.anchors {
             sif.selection = Selection::Anchored(read_anchors(file)?);
         } else if self.learn_anchors {
@@ -170,7 +172,7 @@ impl SifOptions {
     }
 
     /// Prints the report of Manber's figure 3.
-    fn figure_3(&self, read: &Read, asked: &Asked<'_>, out: &Output) -> Result<(), CliError> {
+    fn figure_3(&self, read: &Read, asked: &Question<'_>, out: &Output) -> Result<(), CliError> {
         let rules = Rules {
             share_min: asked.min,
             size_ratio: self.size_ratio.unwrap_or(0.0),
@@ -195,13 +197,12 @@ impl SifOptions {
 }
 
 /// Collates the content of an index.
-fn indexed(kept: &MethodIndex, asked: &Asked<'_>, out: &Output) -> Result<Read, CliError> {
+fn indexed(kept: &MethodIndex, asked: &Question<'_>, out: &Output) -> Result<Read, CliError> {
     let (sif, mut files) = (kept.method.of::<Sif>().unwrap_or_default(), Vec::new());
-    let damaged = |e: OverlayError| failed(e);
+    let damaged = |e: OverlayError| CliError::from(e);
     for content in &kept.contents {
         let names = content.names.iter().map(|name| name.0.as_os_str().as_bytes().to_vec()).collect();
-        let head = of_hex(&content.head).unwrap_or_default();
-        let file = File::of(&sif, names, content.keys, &head)
+        let file = File::of(&sif, names, content.keys, &content.head)
             .map_err(|e| damaged(SimilarityError::from(e).into()))?;
         files.push((content.number, file));
     }
@@ -214,12 +215,12 @@ fn indexed(kept: &MethodIndex, asked: &Asked<'_>, out: &Output) -> Result<Read, 
 }
 
 /// Lists the reference under all its names, then the members under theirs.
-fn group_files(saved: &Saved, group: &Group) -> Vec<FileByMethod> {
+fn group_files(saved: &Saved, group: &Group) -> Vec<MatchWithPaths> {
     let files = |place: u32, identical: bool, share: f64| {
         let file = &saved.files[place as usize];
         let likeness = Likeness { containment: Some(share), ..Likeness::default() };
-        let of = move |name: &Vec<u8>| FileByMethod {
-            path: shown(path(name)),
+        let of = move |name: &Vec<u8>| MatchWithPaths {
+            path: path(name).to_owned(),
             size: file.bytes,
             identical,
             likeness,
@@ -230,7 +231,7 @@ fn group_files(saved: &Saved, group: &Group) -> Vec<FileByMethod> {
     files(group.reference, true, 1.0).into_iter().chain(members).collect()
 }
 
-fn sets(read: &Read, common_min: u64, asked: &Asked<'_>, out: &Output) -> Result<(), CliError> {
+fn sets(read: &Read, common_min: u64, asked: &Question<'_>, out: &Output) -> Result<(), CliError> {
     let options = InterestOptions { share_min: asked.min, common_min, steps_max: STEPS_MAX };
     let found = read.saved.interesting(&options);
     let file = |place: u32, common: u64| {
@@ -271,7 +272,7 @@ fn sets(read: &Read, common_min: u64, asked: &Asked<'_>, out: &Output) -> Result
     })
 }
 
-fn directories(read: &Read, asked: &Asked<'_>, out: &Output) -> Result<(), CliError> {
+fn directories(read: &Read, asked: &Question<'_>, out: &Output) -> Result<(), CliError> {
     let [a, b] = SIDES.map(str::as_bytes);
     let Compared { alike, only_a, only_b } = read.saved.directories(a, b, asked.min);
     let names = |names: &[Vec<u8>]| names.iter().map(|name| shown(path(name))).collect::<Vec<_>>();
