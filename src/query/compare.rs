@@ -7,7 +7,7 @@ use crate::chunk::ChunkParams;
 use crate::contents::error::Result;
 use crate::db::{Db, MemDb, Table};
 use crate::id::{ChunkId, RecipeId};
-use crate::query::methods::walk;
+use crate::query::methods::files::walk;
 use crate::recipe::{ChunkRef, Recipe};
 use crate::similarity::methods::{AnyMethod, AnySketch, Index, IndexOptions, Sketcher, all};
 use crate::similarity::{QuerySketch, Similarity, SimilarityOptions, Sketch, exact};

@@ -126,7 +126,8 @@ impl World {
                 let file = file.unwrap().file_name();
                 for limit in [2, 100] {
                     let asked = FileRef { path: PathBuf::from(&file), outside: false };
-                    let kept = session.overlay().queries.method_similar(&chosen(name), &asked, None, 0.1, limit);
+                    let kept =
+                        session.overlay().queries.method_similar(&chosen(name), &asked, None, 0.1, limit);
                     let kept: Vec<MatchWithPaths> = kept.unwrap().expect("it is kept");
                     let anew = tree.similar(&self.mirror.path().join(&file), 0.1, limit).unwrap();
                     assert_eq!(kept, anew, "{when}: like {file:?} by {name}");
@@ -135,8 +136,12 @@ impl World {
             }
             let outside = self.mirror.path().join("a.txt");
             let asked = FileRef { path: outside.clone(), outside: true };
-            let kept =
-                session.overlay().queries.method_similar(&chosen(name), &asked, None, 0.1, 100).unwrap().unwrap();
+            let kept = session
+                .overlay()
+                .queries
+                .method_similar(&chosen(name), &asked, None, 0.1, 100)
+                .unwrap()
+                .unwrap();
             assert!(kept.iter().any(|found| found.identical), "{when}: {name} outside: {kept:?}");
             let kept = session.overlay().queries.method_groups(
                 &chosen(name),
@@ -251,7 +256,9 @@ fn what_is_enabled_later_is_filled_and_what_is_not_wanted_goes() {
         let repo = Repo::open(&layout, &Default::default(), &mut |_| {}).unwrap();
         assert!(repo.behind(), "an index that is new is behind");
         let asked = FileRef { path: "a.txt".into(), outside: false };
-        assert!(repo.overlay().queries.method_similar(&chosen("sif"), &asked, None, 0.1, 9).unwrap().is_none());
+        assert!(
+            repo.overlay().queries.method_similar(&chosen("sif"), &asked, None, 0.1, 9).unwrap().is_none()
+        );
         let background = repo.overlay().start();
         dedupfs::admin::catch_up_quietly(&repo).unwrap();
         assert!(!repo.behind());

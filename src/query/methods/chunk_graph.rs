@@ -1,8 +1,9 @@
 //! The chunks of the files of a directory tree, for the chunk graph: saved, or only for this process.
 
+use super::files::{feed, open_regular, walk};
+use super::saved;
 use crate::chunk::tttd::Tttd;
 use crate::contents::error::Result;
-use crate::query::methods::{feed, open_regular, saved, walk};
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::chunk_graph::{ChunkBuilder, Collection, CollectionWriter, Gathered, gather};
 use crate::similarity::methods::{Builder, EachKey};

@@ -1,7 +1,7 @@
 //! The common parts of two files, side by side with their lines: winnowing as MOSS shows it.
 
+use super::files::open_regular;
 use crate::contents::error::{OverlayError, Result};
-use crate::query::methods::open_regular;
 use crate::similarity::methods::winnow::front::{self, Document};
 use crate::similarity::methods::winnow::{Base, Winnow, regions};
 use crate::view::View;

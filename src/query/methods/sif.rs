@@ -1,7 +1,9 @@
 //! sif on directory trees, and its saved results.
 
+use super::files::{open_regular, walk};
+use super::saved;
+use super::scanned::Tree;
 use crate::contents::error::{OverlayError, Result};
-use crate::query::methods::{Tree, open_regular, saved, walk};
 use crate::similarity::methods::sif::{Anchors, CollateOptions, Saved, Sif, learn};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;

@@ -1,8 +1,8 @@
 //! Options of winnowing: base files to ignore, and the density of look-ups.
 
+use super::files::{feed, open_regular};
 use crate::contents::Look;
 use crate::contents::error::Result;
-use crate::query::methods::{feed, open_regular};
 use crate::similarity::methods::winnow::{Base, Winnow, WinnowSketch};
 use crate::similarity::methods::{Builder, Method};
 use std::path::Path;
