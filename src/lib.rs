@@ -94,7 +94,7 @@ pub mod store;
 // Similarity of contents. Never reads the store.
 pub mod similarity;
 
-// Floor 3: a filesystem without FUSE types, from the bottom up.
+// Floors 3 to 5: a filesystem without FUSE types, from the bottom up.
 // Contents without names, for embedders: bytes by id, and their sketches.
 pub mod contents;
 // System calls on the backing directory, paths beneath it, and records of stubs.
@@ -114,10 +114,9 @@ pub mod maintain;
 // All of it together, and its threads.
 pub mod overlay;
 
-// Floor 3.5: versions and snapshots.
+// Floor 6: versions and snapshots; a store with its overlay, and the actions on it.
 pub mod history;
 
-// Floor 4: a store with its overlay, and the actions on it.
 // Settings; how sizes and times are written.
 pub mod config;
 // Creating, locking, opening and closing a store.
@@ -125,7 +124,7 @@ pub mod repo;
 // One action a file: scan, settle, similar, status, check.
 pub mod admin;
 
-// Floor 5: siblings, the ways in.
+// Floor 7: siblings, the ways in.
 // The adapter to the kernel.
 #[cfg(feature = "mount")]
 pub mod fuse;
@@ -134,7 +133,7 @@ pub mod control;
 // Synchronization of trees between machines.
 pub mod sync;
 
-// Floor 6: the programs.
+// Floor 8: the programs.
 // The process behind a mount.
 #[cfg(feature = "mount")]
 pub mod daemon;

@@ -102,7 +102,7 @@ impl Config {
              # `scan` and `unmount` run at full speed. Without this setting there is no limit.\n\
              {rate}\n\
              \n\
-             # Total memory for caches and write buffers. More makes a large store faster. docs/architecture.md lists\n\
+             # Total memory for caches and write buffers. More makes a large store faster. docs/memory.md lists\n\
              # the memory that is not included.\n\
              {memory}\n\
              \n\

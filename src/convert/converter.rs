@@ -126,7 +126,7 @@ impl Converter {
         Hurry { _throttle: self.throttle.hurry(), _queue: self.queue.hurry() }
     }
 
-    /// Returns how many files were indexed and stay plain because only a mount converts them ([`Policy::withheld`]).
+    /// Returns how many files were indexed and stay plain because only a mount converts them ([`Policy::withheld`](crate::tree::Policy::withheld)).
     pub fn withheld(&self) -> u64 {
         self.withheld.load(Ordering::Relaxed)
     }

@@ -48,7 +48,7 @@ pub fn keep_free_bytes(setting: Option<Amount>, total: u64) -> u64 {
     setting.map_or_else(|| KEEP_FREE.of(total).min(KEEP_FREE_BYTES), |amount| amount.of(total))
 }
 
-/// Returns a message that [`Converter::bytes_of_filling_snapshots`] is `size`, and the remedy.
+/// Returns a message that [`Converter::bytes_of_filling_snapshots`](super::Converter::bytes_of_filling_snapshots) is `size`, and the remedy.
 pub fn snapshots_fill_disk(size: &str) -> String {
     format!(
         "Snapshots with a name keep {size} of the nearly full disk: remove some with `dedupctl snapshot remove`, then run \

@@ -1,4 +1,4 @@
-//! The indexes that know contents by what is in them, next to the catalog.
+//! The indexes that find contents by their bytes, next to the catalog, which finds them by file.
 
 use super::method_indexes::MethodIndexes;
 use super::totals::Summed;

@@ -1,6 +1,6 @@
 //! Division of the memory setting.
 //!
-//! Invariants: the parts add up to at most the whole. `docs/architecture.md`, "Where memory goes", lists the
+//! Invariants: the parts add up to at most the whole. `docs/memory.md` lists the
 //! effect of each part, and the memory that no part bounds.
 
 /// Default: 256 MiB.

@@ -1,4 +1,4 @@
-//! What the tree notes of its changes, and how a snapshot stops them.
+//! Notes of changes for the next snapshot, and the pause in which it reads them.
 
 use super::Tree;
 use super::changes::{Change, Closed, Still};

@@ -168,7 +168,7 @@ impl Changes {
         state.on.then(|| std::mem::take(&mut state.inodes))
     }
 
-    /// Holds up such changes, as [`Tree::stand_still`](super::Tree::stand_still).
+    /// Holds up such changes, as [`Tree::stand_still`](super::Tree::stand_still)(super::Tree::stand_still).
     pub(crate) fn close(&self, closed: Closed, keep_going: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
         let mut patience = PAUSE_FIRST;
         loop {
@@ -209,7 +209,7 @@ impl Changes {
     }
 }
 
-/// While this is held, nothing is changed through the overlay: see [`Tree::stand_still`] and [`Tree::hold_up`].
+/// While this is held, nothing is changed through the overlay: see [`Tree::stand_still`](super::Tree::stand_still) and [`Tree::hold_up`](super::Tree::hold_up).
 pub struct Still<'a> {
     gate: &'a Gate,
 }

@@ -1,13 +1,13 @@
-//! What the tree reports to the part above it.
+//! Events that the tree reports to the part above it.
 //!
-//! Invariants: the tree calls nothing above it; it reports an event, and continues as if nobody listened. The listener may be
+//! Invariants: the tree calls nothing above it; it reports an event, and works the same without a listener. The listener may be
 //! called while the state of the file is locked, so it takes no other file's lock, and it does not wait.
 
 use super::inode::{Inode, State};
 use crate::id::FileId;
 use std::sync::Arc;
 
-/// What happened to a file.
+/// A change of a file, or of how it is used.
 pub enum Event<'a> {
     /// A regular file was created, with this inode number.
     Created(FileId),

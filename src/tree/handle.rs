@@ -65,7 +65,7 @@ pub enum Io {
 
 /// The result of opening a file.
 pub struct Opened {
-    /// To be given to [`Tree::read`] and the like, and at last to [`Tree::release`].
+    /// To be given to [`Tree::read`](super::Tree::read) and the like, and at last to [`Tree::release`](super::Tree::release).
     pub handle: Arc<Handle>,
     /// How its I/O is served.
     pub io: Io,

@@ -1,4 +1,4 @@
-//! What the catalog knows of a file.
+//! Rows of files in the catalog.
 
 use super::Tree;
 use super::inode::Inode;

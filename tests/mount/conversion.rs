@@ -10,7 +10,7 @@
 //! - `a_file_under_a_foreign_lease_..`: an error in `take_file` that is only logged.
 //!
 //! [`Background::stop`]: dedupfs::overlay::Background::stop
-//! [`Queue::hasten`]: ../src/overlay/queue.rs
+//! [`Queue::hasten`]: ../src/convert/queue.rs
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use crate::common::{As, Mount, fuse_available, noise, succeed};
