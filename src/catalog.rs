@@ -44,6 +44,9 @@ const PENDING_MAX: usize = 1 << 17;
 /// Deeper directories than this are taken for a loop of stale rows.
 const DEPTH_MAX: usize = 4096;
 
+/// Directories whose names are remembered while their files are visited.
+pub(crate) const NAMED_DIRS_MAX: usize = 64;
+
 const FILES: Runs = Runs::new(Layout { table: Table::Files, row_len: FILE_LEN, key_len: 8 });
 const HOLDERS: Runs = Runs::new(Layout { table: Table::Holders, row_len: HOLDER_LEN, key_len: HOLDER_LEN });
 const PARENTS: Runs = Runs::new(Layout { table: Table::Parents, row_len: PARENT_LEN, key_len: PARENT_LEN });

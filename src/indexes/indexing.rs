@@ -5,12 +5,11 @@
 //! - A chunk keeps the sketch that it came with. Another setting holds for chunks that the index does not know yet.
 //! - A scan of everything adds the contents that are missing and removes those that no file asks for any more.
 
-use crate::catalog::Finder;
+use crate::catalog::{Finder, NAMED_DIRS_MAX};
 use crate::contents::Indexing;
 use crate::contents::error::Result;
 use crate::id::{FileId, RecipeId};
 use crate::indexes::Indexes;
-use crate::maintain::scan::NAMED_DIRS_MAX;
 use crate::similarity::Similarity;
 use crate::tree::Policies;
 use crate::tree::inode::Inode;

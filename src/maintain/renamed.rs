@@ -4,10 +4,11 @@
 //! Bounded: only a limited number of directories is remembered; beyond that, all files are visited. Files are
 //! queued as in a scan, a few thousand at a time. After a kill, catch-up visits the rest.
 
+use crate::catalog::NAMED_DIRS_MAX;
 use crate::contents::throttle::Priority;
 use crate::maintain::Maintenance;
 use crate::maintain::renamed_dirs::Dirs;
-use crate::maintain::scan::{NAMED_DIRS_MAX, RESTING_FACTOR};
+use crate::maintain::scan::RESTING_FACTOR;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,7 @@
 use crate::backing;
 use crate::backing::stub::Stub;
 use crate::backing::types::Attr;
-use crate::catalog::{FileRow, Finder};
+use crate::catalog::{FileRow, Finder, NAMED_DIRS_MAX};
 use crate::contents::Indexing;
 use crate::contents::error::{OverlayError, Result};
 use crate::contents::throttle::Priority;
@@ -18,8 +18,6 @@ use std::sync::atomic::Ordering;
 
 /// Files that a scan lets wait for the committers at a time: each holds a descriptor.
 const WAITING_MAX: usize = 4096;
-/// Directories whose names are remembered while their files are visited.
-pub(crate) const NAMED_DIRS_MAX: usize = 64;
 /// A catch-up lets this many times as many files rest.
 pub(crate) const RESTING_FACTOR: usize = 8;
 

@@ -1,6 +1,7 @@
 //! Comparison of a copy in a directory with its source, read back from the disk.
 
-use super::{Content, Item, Result, Sink, Step, open_path, proc_path};
+use super::source::{open_path, proc_path};
+use super::{Content, Item, Result, Sink, Step};
 use crate::contents::OverlayError;
 use rustix::fs::{Advice, CWD, Mode, OFlags};
 use rustix::io::Errno;

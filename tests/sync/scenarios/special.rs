@@ -129,7 +129,8 @@ fn full_peer_in(form: Form, disk: &Path) {
     assert!(report["sent_bytes"].as_u64().unwrap() < 1_000_000, "{form:?}: {report}");
     drop(filled);
     fs::remove_file(&other).unwrap();
-    assert_eq!(a.sync(&b, &[]).0, 0, "{form:?}");
+    let (code, report) = a.sync(&b, &[]);
+    assert_eq!(code, 0, "{form:?}: {report}");
     assert_eq!(manifest(&a.root()), manifest(&b.root()), "{form:?}");
 }
 
