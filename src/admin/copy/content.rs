@@ -1,6 +1,7 @@
 //! The bytes of one file from any source, without its holes.
 
-use super::source::{Result, Tree, proc_path};
+use super::source::{Result, Tree};
+use crate::backing::proc_path;
 use crate::contents::OverlayError;
 use crate::tree::StoredContent;
 use rustix::fs::{CWD, Mode, OFlags, SeekFrom, Stat};

@@ -3,10 +3,11 @@
 //! Order for a file: created without rights for others -> bytes -> owner -> xattrs and ACLs -> mode -> times,
 //! so that a file with the times of its source is complete. Directories get theirs after their content.
 
-use super::source::{open_path, proc_path};
 use super::{Content, Item, Result, Sink, Step};
 use crate::backing::types::Kind;
+use crate::backing::{open_path, proc_path};
 use crate::contents::OverlayError;
+use crate::tree::walk::names_in;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -37,7 +38,7 @@ impl DirectorySink {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(CWD, root, flags, Mode::empty())
             .map_err(|e| OverlayError::io("open directory", root, e))?;
-        let names = super::walk::names_in(&fd).map_err(|e| OverlayError::io("read", root, e))?;
+        let names = names_in(&fd).map_err(|e| OverlayError::io("read", root, e))?;
         let begun = names.iter().any(|name| name == UNFINISHED);
         let taken_over = resume && begun;
         if !names.is_empty() && !taken_over {

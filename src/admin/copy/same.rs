@@ -1,7 +1,7 @@
 //! Comparison of a copy in a directory with its source, read back from the disk.
 
-use super::source::{open_path, proc_path};
 use super::{Content, Item, Result, Sink, Step};
+use crate::backing::{open_path, proc_path};
 use crate::contents::OverlayError;
 use rustix::fs::{Advice, CWD, Mode, OFlags};
 use rustix::io::Errno;

@@ -1,11 +1,12 @@
 //! The tree that is copied.
 
+use crate::backing::open_path;
 use crate::backing::types::Kind;
 use crate::contents::OverlayError;
 use crate::overlay::Overlay;
-use rustix::fs::{CWD, Mode, OFlags};
-use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::CWD;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// Result of copying one entry.
@@ -46,12 +47,4 @@ impl<'a> Tree<'a> {
         let name = path.file_name().unwrap_or_default().to_owned();
         Ok(Tree { top, name, overlay, below_root, dev })
     }
-}
-
-pub(super) fn open_path(dir: impl AsFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
-    rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
-}
-
-pub(super) fn proc_path(fd: impl AsFd) -> String {
-    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }

@@ -2,12 +2,13 @@
 
 use super::content::Content;
 use super::sink::{Failed, Item, Sink, Step, Walked};
-use super::source::{Result, Tree, open_path, proc_path};
-use crate::backing::is_hidden;
+use super::source::{Result, Tree};
 use crate::backing::types::Kind;
+use crate::backing::{is_hidden, kind, open_path, proc_path};
 use crate::contents::OverlayError;
+use crate::tree::walk::names_in;
 use crate::tree::xattrs_of;
-use rustix::fs::{CWD, Mode, OFlags, RawDir};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -151,30 +152,4 @@ impl Giver<'_> {
         }
         Ok(())
     }
-}
-
-fn kind(mode: u32) -> Kind {
-    match rustix::fs::FileType::from_raw_mode(mode) {
-        rustix::fs::FileType::Directory => Kind::Directory,
-        rustix::fs::FileType::Symlink => Kind::Symlink,
-        rustix::fs::FileType::Fifo => Kind::Fifo,
-        rustix::fs::FileType::Socket => Kind::Socket,
-        rustix::fs::FileType::CharacterDevice => Kind::CharDevice,
-        rustix::fs::FileType::BlockDevice => Kind::BlockDevice,
-        _ => Kind::File,
-    }
-}
-
-pub(super) fn names_in(dir: impl AsFd) -> rustix::io::Result<Vec<OsString>> {
-    let mut names = Vec::new();
-    let mut buffer = Vec::with_capacity(32 << 10);
-    let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
-    while let Some(entry) = entries.next() {
-        let name = entry?.file_name().to_bytes().to_vec();
-        if name != b"." && name != b".." {
-            names.push(OsString::from_vec(name));
-        }
-    }
-    names.sort();
-    Ok(names)
 }
