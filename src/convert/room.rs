@@ -5,7 +5,7 @@
 //!   it.
 //! - A conversion claims the bytes that it may add before it reads the file, so two conversions never count
 //!   on the same space. The claim is an upper bound: the file's blocks, or its chunks that the store lacks.
-//! - A large file that does not fit is converted piece by piece (`hybrid::beginning`). Any other stays plain,
+//! - A large file that does not fit is converted piece by piece (`hybrid_beginning`). Any other stays plain,
 //!   is indexed, and waits in the queue until there is space.
 
 use std::sync::Arc;

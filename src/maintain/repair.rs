@@ -1,16 +1,6 @@
-//! Repair from files: finds intact bytes for the store in plain files, and restores damaged records.
+//! Search for intact bytes in files, to repair the store. `tree/former_record.rs` restores damaged records.
 //!
-//! Invariants:
-//! - Bytes are used only if their BLAKE3 is the wanted id. Searched files are only read.
-//! - A record is written only to an empty file whose own record is invalid or gone; only if the catalog knew
-//!   this inode with exactly this mtime in this directory (so that no reused number, and no other user's
-//!   file, gets another's content); and only after the old record was saved.
-//! - Without a record, nothing shows that the file was a stub: empty files unpacked with the times of an
-//!   archive, and with reused numbers, can look the same. So the file must then also have been created no
-//!   later than its mtime, and no program may have it open.
-//!
-//! A whole tree that was copied without xattrs has other inodes, which the catalog does not know: for those
-//! the history gives the last contents at their paths (`former_by_history`).
+//! Invariants: bytes are used only if their BLAKE3 is the wanted id. Searched files are only read.
 //!
 //! Memory: one window of a file, and its chunk list (40 bytes each) while a recipe is wanted.
 
