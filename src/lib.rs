@@ -54,7 +54,7 @@
 //! More in `examples/`: `chunk` chunks and sketches a file, `alike` finds similar files, `read_store` opens a store
 //! read-only, and `plugin` adds deduplication and similarity to another filesystem.
 //!
-//! Features: `cli` has the programs, `mount` a mount and its daemon. Both are on by default. A program that only embeds
+//! Features: `cli` has the programs, `mount` the adapter to the kernel. Both are on by default. A program that only embeds
 //! contents, a store or sync needs neither: `default-features = false`.
 //!
 //! A module uses only modules on lower floors; siblings do not use each other (`tests/house/layers.rs`). Each module's header
@@ -63,9 +63,9 @@
 
 // Floor 0: vocabulary, and the outside world.
 // The disk, real or simulated.
-pub mod env;
+mod env;
 // Untrusted paths, confined to one directory.
-pub mod beneath;
+mod beneath;
 // Ids of chunks, recipes, files, packs, stores.
 pub mod id;
 // The list of chunks of a content.
@@ -77,16 +77,19 @@ pub mod db;
 // Bytes in, cut points out.
 pub mod chunk;
 // Deflate streams, inflated and reproduced to the byte.
-pub mod deflate;
+mod deflate;
 // Text and structure of documents, independent of their file format.
 pub mod view;
 
 // HTML reports.
-#[cfg(feature = "cli")]
+#[cfg(all(feature = "cli", not(feature = "testing")))]
+mod page;
+#[cfg(all(feature = "cli", feature = "testing"))]
+#[doc(hidden)]
 pub mod page;
 // A local web server for the reports, for one user.
 #[cfg(feature = "cli")]
-pub mod web;
+mod web;
 
 // Floor 2: siblings.
 // Chunks and recipes by id. Packs are authoritative.
@@ -96,21 +99,21 @@ pub mod similarity;
 
 // Floors 3 to 5: a filesystem without FUSE types, from the bottom up.
 // Contents without names, for embedders: bytes by id, and their sketches.
-pub mod contents;
+mod contents;
 // System calls on the backing directory, paths beneath it, and records of stubs.
-pub mod backing;
+mod backing;
 // Which file has which content, and where it is.
-pub mod catalog;
+mod catalog;
 // The filesystem: names, attributes, open files, stubs and hybrid files.
-pub mod tree;
+mod tree;
 // Which contents the files have: by bytes, through views, by published methods.
-pub mod indexes;
+mod indexes;
 // Plain files to stubs, in the background.
-pub mod convert;
+mod convert;
 // Answers about similar, contained and grouped files.
-pub mod query;
+mod query;
 // Scans, garbage collection, export, repair.
-pub mod maintain;
+mod maintain;
 // All of it together, and its threads.
 pub mod overlay;
 
@@ -129,16 +132,21 @@ pub mod admin;
 #[cfg(feature = "mount")]
 pub mod fuse;
 // The daemon's Unix socket.
+#[cfg(all(feature = "cli", not(feature = "testing")))]
+mod control;
+#[cfg(all(feature = "cli", feature = "testing"))]
+#[doc(hidden)]
 pub mod control;
 // Synchronization of trees between machines.
 pub mod sync;
 
 // Floor 8: the programs.
 // The process behind a mount.
-#[cfg(feature = "mount")]
-pub mod daemon;
+#[cfg(feature = "cli")]
+mod daemon;
 // Command line: arguments in, text and exit codes out.
 #[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod cli;
 
 // For tests: entry points that feed arbitrary bytes to every decoder.

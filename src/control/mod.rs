@@ -23,7 +23,7 @@ pub use client::Client;
 pub use daemon_info::DaemonInfo;
 pub use discover::{Found, daemon_at, find, find_store};
 pub use error::ControlError;
-pub use proto::{Fault, Reply};
+pub use proto::Fault;
 pub use runtime::runtime_dir;
 pub use server::{Handler, Server};
 

@@ -26,6 +26,6 @@ mod space;
 mod warm;
 mod warming;
 
-pub use converter::{Converter, Hurry};
+pub use converter::Converter;
 pub use garbage::{Garbage, Held as HeldForHistory};
 pub use room::{Amount, keep_free_bytes, snapshots_fill_disk};

@@ -10,7 +10,9 @@ mod reserve;
 #[cfg(test)]
 pub mod sim;
 
-pub use heap::{Heap, trim_heap};
+pub use heap::Heap;
+#[cfg(feature = "cli")]
+pub use heap::trim_heap;
 pub use real::RealDisk;
 pub use refusal::{Refusal, Watched};
 pub(crate) use reserve::{Reservation, Reserve};

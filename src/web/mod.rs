@@ -11,5 +11,5 @@
 mod head;
 mod server;
 
-pub use head::{HEAD_BYTES_MAX, Request};
+pub use head::Request;
 pub use server::{Answer, Kind, Server, nonce};
