@@ -96,7 +96,7 @@ fn sigterm_ends_it_well_idle_and_under_load() {
                     })
                     .collect();
                 if load {
-                    std::thread::sleep(Duration::from_millis(700));
+                    std::thread::sleep(Duration::from_millis(400));
                     signal(daemon.id() as i32, Signal::TERM);
                 }
                 writers.into_iter().map(|writer| writer.join().unwrap()).collect()
@@ -145,8 +145,9 @@ fn more_files_can_wait_than_descriptors_are_allowed() {
         let mut daemon = few.spawn().unwrap();
         wait_for("the mount", || mount.is_mounted());
         let names: Vec<String> = (0..2_500).map(|i| i.to_string()).collect();
+        let text = prose(7, 5_000);
         for name in &names {
-            fs::write(mount.at(name), prose(7, 5_000)).unwrap();
+            fs::write(mount.at(name), &text).unwrap();
         }
         signal(daemon.id() as i32, Signal::TERM);
         assert_eq!(daemon.wait().unwrap().code(), Some(0));

@@ -188,7 +188,7 @@ fn callers_with_different_umasks_side_by_side() {
             "mkdir d acl; setfacl -d -m u::rwx,g::r-x,o::--- acl
             for umask in 000 022 077 777; do (
                 umask $umask
-                for n in {1..60}; do
+                for n in {1..25}; do
                     for dir in d acl; do
                         at=$dir/$umask-$n
                         : > $at-f; mkdir $at-d; [ $((n % 10)) != 0 ] || mkfifo $at-p; ln -s x $at-l
@@ -198,7 +198,7 @@ fn callers_with_different_umasks_side_by_side() {
             wait; stat -c '%n %a' d/* acl/*",
         );
         // Meanwhile the store grows, by threads that answer nobody and by one that does.
-        twin.run("umask 777; for n in {1..40}; do head -c 20000 /dev/urandom > big-$n; done; stat -c '%n %a' big-*");
+        twin.run("umask 777; for n in {1..20}; do head -c 20000 /dev/urandom > big-$n; done; stat -c '%n %a' big-*");
         twin.run("chmod 600 big-*");
         twin.mount.settle();
         let mut dirs = vec![twin.mount.dir().join(".dedupfs")];
