@@ -7,6 +7,7 @@
 use super::text::{self, shown};
 use super::{AdminError, Context, Progress, Report};
 use crate::contents::OverlayError;
+use crate::history::Former;
 use crate::maintain::{ExportNeeds, ExportOptions, Exported};
 use crate::repo::Repo;
 use crate::tree::Rule;
@@ -228,13 +229,14 @@ fn check_removable(context: Context<'_>, path: &Path) -> Result<(), AdminError> 
 /// Checks that no former contents of files would be lost with the store.
 fn check_history(repo: &Repo, report: Report<'_>) -> Result<(), AdminError> {
     let former = repo.history().former(&mut || report(Progress::files("looking at versions", 0, 0)))?;
-    let Some((versions, snapshots)) = former else { return Err(AdminError::Interrupted) };
+    let Some(Former { versions, first, snapshots }) = former else { return Err(AdminError::Interrupted) };
     if versions + snapshots == 0 {
         return Ok(());
     }
     let root = &repo.layout().root;
+    let first = first.map(|path| format!(", of {} for example", shown(&path))).unwrap_or_default();
     let message = format!(
-        "{}: {versions} former versions of files and {snapshots} snapshots would be gone with the store",
+        "{}: {versions} former versions of files and {snapshots} snapshots would be gone with the store{first}",
         root.display()
     );
     let hint = "get what you need of them first (`dedupctl restore FILE@N -o PATH`, `dedupctl snapshot restore ID -o PATH`); \

@@ -155,11 +155,6 @@ impl SimDisk {
         self.shared.cut.store(step, Ordering::SeqCst);
     }
 
-    /// Whether the power was cut.
-    pub fn is_cut(&self) -> bool {
-        self.shared.alive().is_err()
-    }
-
     /// Allows this many more bytes before the disk is full; `None` for any number.
     pub fn set_room(&self, bytes: Option<u64>) {
         *lock(&self.shared.room) = bytes;

@@ -33,6 +33,17 @@ const DIRS_MAX: usize = 64 << 10;
 /// Batches rewritten at once.
 const REPLACED_MAX: usize = 64;
 
+/// Former contents that would be lost with the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Former {
+    /// How many versions there are that no file has any more.
+    pub versions: u64,
+    /// The path of the first of them, below the root.
+    pub first: Option<PathBuf>,
+    /// How many snapshots there are.
+    pub snapshots: u64,
+}
+
 /// The end of a version.
 enum End {
     /// It is the present content.
@@ -188,9 +199,9 @@ impl<'a> Keeper<'a> {
         Ok(())
     }
 
-    /// Returns how many former versions are kept. `None` if `keep_going` returned false.
-    pub(super) fn former(&mut self, keep_going: &mut dyn FnMut() -> bool) -> Result<Option<u64>> {
-        let mut former = 0;
+    /// Returns which former versions are kept, without snapshots. `None` if `keep_going` returned false.
+    pub(super) fn former(&mut self, keep_going: &mut dyn FnMut() -> bool) -> Result<Option<Former>> {
+        let mut former = Former::default();
         for number in 0..self.log.write()? {
             let Some(batch) = self.log.batch(number)? else { continue };
             for (place, event) in batch.events.iter().enumerate() {
@@ -201,7 +212,8 @@ impl<'a> Keeper<'a> {
                         End::Open
                     )
                 {
-                    former += 1;
+                    former.versions += 1;
+                    former.first.get_or_insert_with(|| version.path.clone());
                 }
             }
             if !keep_going() {

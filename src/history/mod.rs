@@ -39,6 +39,7 @@ mod wire;
 pub use browse::{Browse, SNAPSHOTS_DIR, SnapshotFile};
 pub use error::{HistoryError, Result};
 pub use event::Version;
+pub use keep::Former;
 pub use lineage::Listed;
 pub use log::begin;
 pub use node::{Entry, Node};
@@ -160,12 +161,12 @@ impl History {
         self.recorder.snapshots.remove(&self.recorder.log, id)
     }
 
-    /// Returns how many former versions are kept, and how many snapshots. `None` if `keep_going` returned false.
-    /// O(versions) time.
-    pub fn former(&self, keep_going: &mut dyn FnMut() -> bool) -> Result<Option<(u64, u64)>> {
+    /// Returns which former contents are kept. `None` if `keep_going` returned false. O(versions) time.
+    pub fn former(&self, keep_going: &mut dyn FnMut() -> bool) -> Result<Option<Former>> {
         let moments = self.recorder.rules.moments(crate::backing::stub::Time::now().sec);
-        let versions = keep::Keeper::new(&self.recorder.log, &self.overlay, moments).former(keep_going)?;
-        Ok(versions.map(|versions| (versions, self.recorder.snapshots.all().len() as u64)))
+        let snapshots = self.recorder.snapshots.all().len() as u64;
+        let former = keep::Keeper::new(&self.recorder.log, &self.overlay, moments).former(keep_going)?;
+        Ok(former.map(|former| Former { snapshots, ..former }))
     }
 
     /// Makes all recorded events durable.

@@ -124,7 +124,10 @@ fn a_store_with_former_versions_is_not_removed_unasked() {
     ok(dir.path(), &["snapshot", "remove", "one"]);
     fs::remove_file(dir.path().join("file")).unwrap();
     let said = refused(dir.path(), &["--remove-store"]);
-    assert!(said.contains("1 former versions of files and 0 snapshots"), "{said}");
+    assert!(
+        said.contains("1 former versions of files and 0 snapshots") && said.contains("of file for example"),
+        "{said}"
+    );
     ok(dir.path(), &["restore", "file@1"]);
     assert_eq!(stubs(dir.path()), 0, "only a mount makes stubs");
     // The file has it again, and as a version it would be lost.

@@ -150,11 +150,7 @@ fn a_capability_beside_bits_goes_alone_when_root_writes() {
 /// A stranger's chown that changes nothing takes neither. Seen to fail, by the capability, when its removal is not refused.
 #[test]
 fn a_capability_beside_bits_stays_when_a_stranger_calls_chown() {
-    with_both(&[
-        "chown 1001 f",
-        "chgrp 2000 f",
-        "perl -e 'chown -1, -1, \"f\" or print $!'",
-    ]);
+    with_both(&["chown 1001 f", "chgrp 2000 f", "perl -e 'chown -1, -1, \"f\" or print $!'"]);
 }
 
 /// Changes a file with bits and a capability in each way, as its owner, as strangers and as root.
