@@ -27,7 +27,7 @@ pub use crate::maintain::{
     OptimizeOutcome, OptimizeStep, ScanReport, Trouble, WouldFree, search_tree,
 };
 pub use crate::query::{
-    FileContained, FileRef, Group, GroupMember, GroupOptions, GroupProgress, Groups, IdenticalSet,
+    ContainedFile, FileRef, Group, GroupMember, GroupOptions, GroupProgress, Groups, IdenticalSet,
     IndexedContent, Match, Matches, Place, Queries, TreeContained, compare, methods, templates,
 };
 pub use crate::tree::{

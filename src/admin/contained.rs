@@ -1,6 +1,6 @@
 use super::text::shown;
 use super::{AdminError, Progress, Report};
-use crate::query::{FileContained, FileRef, Place};
+use crate::query::{ContainedFile, FileRef, Place, share};
 use crate::repo::Repo;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -51,31 +51,6 @@ pub struct ContainedDirectory {
     pub share: f64,
 }
 
-/// Containment of a file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ContainedFile {
-    /// Path below the tree.
-    pub path: String,
-    /// Its length in bytes.
-    pub size: u64,
-    /// Bytes of it that the holder has.
-    pub contained_bytes: u64,
-    /// Share of it that the holder has; 1 if it is empty.
-    pub share: f64,
-    /// Whether the holder has an identical file.
-    pub identical: bool,
-    /// The file of the holder with the largest share of it, among the compared files.
-    pub holder: Option<String>,
-    /// Its first missing parts: offset and length in bytes.
-    pub missing: Vec<(u64, u64)>,
-    /// Not all candidates were compared, for lack of budget.
-    pub unfinished: bool,
-}
-
-fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 1.0 } else { part as f64 / whole as f64 }
-}
-
 pub(super) fn contained(
     repo: &Repo,
     tree: FileRef,
@@ -100,7 +75,7 @@ pub(super) fn contained(
             let of = directories.entry(directory.to_owned()).or_default();
             of.files += 1;
             of.bytes += file.size;
-            of.contained_bytes += file.contained;
+            of.contained_bytes += file.contained_bytes;
         }
     }
     let whole = directories.get(Path::new("")).cloned().unwrap_or_default();
@@ -109,7 +84,7 @@ pub(super) fn contained(
         share: share(of.contained_bytes, of.bytes),
         ..of
     });
-    let count = |is: fn(&FileContained) -> bool| found.files.iter().filter(|file| is(file)).count() as u64;
+    let count = |is: fn(&ContainedFile) -> bool| found.files.iter().filter(|file| is(file)).count() as u64;
     Ok(ContainedReport {
         bytes: whole.bytes,
         contained_bytes: whole.contained_bytes,
@@ -121,19 +96,6 @@ pub(super) fn contained(
         unfinished: count(|file| file.unfinished),
         directories: directories.collect(),
         omitted: found.files.len().saturating_sub(FILES_MAX) as u64,
-        files: found.files.into_iter().take(FILES_MAX).map(row).collect(),
+        files: found.files.into_iter().take(FILES_MAX).collect(),
     })
-}
-
-fn row(file: FileContained) -> ContainedFile {
-    ContainedFile {
-        path: shown(&file.path),
-        size: file.size,
-        contained_bytes: file.contained,
-        share: share(file.contained, file.size),
-        identical: file.identical,
-        holder: file.holder.as_deref().map(shown),
-        missing: file.missing,
-        unfinished: file.unfinished,
-    }
 }

@@ -42,7 +42,7 @@ pub use by_method::{
 };
 pub use catch_up::{catch_up, catch_up_quietly};
 pub use check::{Action, CheckReport, Damaged, Unchecked};
-pub use contained::{ContainedDirectory, ContainedFile, ContainedReport};
+pub use contained::{ContainedDirectory, ContainedReport};
 pub use context::Context;
 pub use diff::{DiffRegion, DiffReport, Side};
 pub use error::{AdminError, hint};

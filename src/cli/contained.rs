@@ -2,6 +2,7 @@ use super::error::CliError;
 use super::output::{Output, plain, share, size, table};
 use super::session::{Session, Work, find, find_for_file, unexpected};
 use super::{CliResult, Global, Outcome};
+use crate::admin::text::shown;
 use crate::admin::{ContainedReport, FileRef, Request, Response};
 use crate::config::parse_size;
 use crate::control::Found;
@@ -89,8 +90,8 @@ impl Contained {
                     share(file.share),
                     missing(file.size, file.contained_bytes),
                     size(file.size),
-                    plain(&file.path) + mark,
-                    file.holder.as_ref().map_or_else(|| "-".to_owned(), |path| plain(path)),
+                    plain(&shown(&file.path)) + mark,
+                    file.holder.as_deref().map_or_else(|| "-".to_owned(), |path| plain(&shown(path))),
                 ]
             }));
             text.push_str(&(table(&rows, &[0, 1, 2]) + &more(lacking.len()) + "\n"));

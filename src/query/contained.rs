@@ -13,11 +13,12 @@ use crate::contents::collection::COMPARE_MEMORY;
 use crate::contents::error::{OverlayError, Result};
 use crate::db::MemDb;
 use crate::id::{ChunkId, RecipeId};
-use crate::query::Queries;
+use crate::query::{Queries, text};
 use crate::recipe::{ChunkRef, Recipe};
 use crate::similarity::exact::{Ranges, Source, covered};
 use crate::similarity::{Boilerplate, QuerySketch, Similarity, SimilarityOptions, Sketch};
 use crate::tree::inode::Content;
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,18 +43,22 @@ pub enum Place {
     Outside(PathBuf),
 }
 
-/// How much of one file is contained.
-#[derive(Clone, Debug, PartialEq)]
-pub struct FileContained {
-    /// Its path below the tree.
+/// Containment of a file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ContainedFile {
+    /// Path below the tree.
+    #[serde(serialize_with = "text::lossy")]
     pub path: PathBuf,
     /// Its length in bytes.
     pub size: u64,
     /// Bytes of it that the holder has.
-    pub contained: u64,
+    pub contained_bytes: u64,
+    /// Share of it that the holder has; 1 if it is empty.
+    pub share: f64,
     /// Whether the holder has an identical file.
     pub identical: bool,
     /// The file of the holder that has the most of it, as far as files were compared.
+    #[serde(serialize_with = "text::lossy_if_any")]
     pub holder: Option<PathBuf>,
     /// The first parts of it that are not contained: offset and length in bytes.
     pub missing: Vec<(u64, u64)>,
@@ -65,13 +70,18 @@ pub struct FileContained {
 #[derive(Clone, Debug, Default)]
 pub struct TreeContained {
     /// By path.
-    pub files: Vec<FileContained>,
+    pub files: Vec<ContainedFile>,
     /// Files of the holder.
     pub holder_files: u64,
     /// Files of either side that could not be read; the log names them.
     pub errors: u64,
     /// Bytes of both sides that were compared.
     pub compared_bytes: u64,
+}
+
+/// Returns the share of `whole` that `part` is; 1 without bytes.
+pub(crate) fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 1.0 } else { part as f64 / whole as f64 }
 }
 
 /// A file of the tree.
@@ -126,7 +136,7 @@ impl Queries {
         let contained: Vec<Ranges> = entries.iter().map(|entry| entry.contained(&found.chunks)).collect();
         let mut order: Vec<usize> = (0..entries.len()).collect();
         order.sort_by_key(|&i| std::cmp::Reverse(entries[i].recipe.size() - contained[i].bytes()));
-        let mut files: Vec<Option<FileContained>> = vec![None; entries.len()];
+        let mut files: Vec<Option<ContainedFile>> = vec![None; entries.len()];
         for i in order {
             let left = budget_bytes.saturating_sub(report.compared_bytes);
             let (file, compared) =
@@ -232,12 +242,13 @@ impl Queries {
         mut contained: Ranges,
         holder: &mut Holder<'_>,
         budget: u64,
-    ) -> (FileContained, u64) {
+    ) -> (ContainedFile, u64) {
         let size = entry.recipe.size();
-        let mut file = FileContained {
+        let mut file = ContainedFile {
             path: below(&entry.path, tree),
             size,
-            contained: size,
+            contained_bytes: size,
+            share: 1.0,
             identical: entry.identical.is_some(),
             holder: entry.identical.clone(),
             missing: Vec::new(),
@@ -254,7 +265,8 @@ impl Queries {
             }
         }
         if !file.identical {
-            file.contained = contained.bytes();
+            file.contained_bytes = contained.bytes();
+            file.share = share(file.contained_bytes, size);
             let missing = contained.complement(size);
             file.missing = missing.iter().take(MISSING_MAX).map(|r| (r.start, r.end - r.start)).collect();
         }

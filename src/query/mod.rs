@@ -13,7 +13,8 @@ mod through_views;
 pub(crate) mod with_paths;
 
 pub use by_method::{FileRef, IndexedContent};
-pub use contained::{FileContained, Place, TreeContained};
+pub(crate) use contained::share;
+pub use contained::{ContainedFile, Place, TreeContained};
 pub use groups::{Group, GroupMember, GroupOptions, GroupProgress, Groups, IdenticalSet};
 pub use queries::Queries;
 pub use similar::{Match, Matches};
