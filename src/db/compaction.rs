@@ -299,6 +299,8 @@ mod tests {
                             let seen = db.get(Table::Contents, &writer.to_be_bytes()).unwrap().unwrap();
                             assert_eq!(seen[..], round.to_be_bytes(), "its own change, at any time");
                             round += 1;
+                            // Else four threads take the processors from the one that copies.
+                            std::thread::sleep(Duration::from_micros(200));
                         }
                         round - 1
                     })
@@ -317,10 +319,11 @@ mod tests {
                         true
                     })
                     .unwrap();
+                    std::thread::sleep(Duration::from_micros(200));
                 }
             });
             let mut done = 0;
-            for _ in 0..6 {
+            for _ in 0..4 {
                 std::thread::sleep(Duration::from_millis(50));
                 // Anew each time.
                 db.put(Table::Meta, SIZE_AT_COMPACTION, &[0; 8]).unwrap();
