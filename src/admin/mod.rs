@@ -6,6 +6,7 @@
 
 mod by_method;
 mod catch_up;
+mod changes;
 mod check;
 mod contained;
 mod context;
@@ -41,6 +42,7 @@ pub use by_method::{
     SimilarByMethod, WinnowRequest,
 };
 pub use catch_up::{catch_up, catch_up_quietly};
+pub use changes::{ChangedRow, ChangesReport};
 pub use check::{Action, CheckReport, Damaged, Unchecked};
 pub use contained::{ContainedDirectory, ContainedReport};
 pub use context::Context;

@@ -167,6 +167,11 @@ pub enum Request {
     /// Read some paths while changes are held up.
     #[serde(rename = "moment")]
     WriteBarrier(BarrierRequest),
+    /// List what changed in the mount since a moment.
+    Changes {
+        /// As returned before; none for the first time.
+        since: Option<String>,
+    },
     /// Finish conversions in flight and unmount. Only a daemon can.
     Unmount {
         /// Also end it while other mount namespaces hold it.

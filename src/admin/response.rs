@@ -1,5 +1,5 @@
 use super::{
-    BarrierReport, CheckReport, ContainedReport, DiffReport, ExportReport, GcReport, GroupsByMethod,
+    BarrierReport, ChangesReport, CheckReport, ContainedReport, DiffReport, ExportReport, GcReport, GroupsByMethod,
     LogReport, MethodContents, MethodKeys, OldContentsReport, OptimizeReport, PairsByMethod, RestoreReport,
     SettleReport, SimilarByMethod, SnapshotReport, StatusReport, TemplateReport, WouldFreeReport,
 };
@@ -40,6 +40,8 @@ pub enum Response {
     OldContents(OldContentsReport),
     #[serde(rename = "moment")]
     WriteBarrier(BarrierReport),
+    /// Result of [`super::Request::Changes`].
+    Changes(ChangesReport),
     Unmount(UnmountReport),
 }
 

@@ -1,6 +1,6 @@
 use super::by_method::{self, NoAnswer};
 use super::{
-    AdminError, Context, Report, Request, Response, check, contained, diff, export, gc, groups, log,
+    AdminError, Context, Report, Request, Response, changes, check, contained, diff, export, gc, groups, log,
     old_contents, optimize, repair, restore, scan, settle, similar, snapshot, status, template, would_free,
     write_barrier,
 };
@@ -63,6 +63,9 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         }
         Request::WriteBarrier(request) => {
             write_barrier::write_barrier(context.repo, &request, report).map(Response::WriteBarrier)
+        }
+        Request::Changes { since } => {
+            changes::changes(context, since.as_deref(), report).map(Response::Changes)
         }
         Request::Unmount { .. } => Err(AdminError::NotMounted(context.repo.layout().root.clone())),
     }

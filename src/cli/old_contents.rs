@@ -1,7 +1,7 @@
 //! Former contents and similar files of a mounted overlay, from its daemon.
 
 use crate::admin::{
-    BarrierReport, BarrierRequest, BarrierRow, OldContentsReport, Request, Response, barrier_file,
+    BarrierReport, BarrierRequest, BarrierRow, ChangedRow, ChangesReport, OldContentsReport, Request, Response, barrier_file,
     old_content_file,
 };
 use crate::backing::stub;
@@ -11,7 +11,7 @@ use crate::id::RecipeId;
 use crate::query::Match;
 use crate::sync::SyncError;
 use crate::sync::memory::Print;
-use crate::sync::old_contents::{Known, OldContents, Row, RowKind};
+use crate::sync::old_contents::{Changes, Known, OldContents, Row, RowKind};
 use crate::sync::tree::{Time, TreePath, is_xattr};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -153,6 +153,21 @@ impl OldContents for StoreOldContents {
         // Collects all of them, so that no temporary file is left.
         let rows: Vec<io::Result<Row>> = rows.collect();
         rows.into_iter().collect::<io::Result<_>>().ok()
+    }
+
+    fn changes(&mut self, since: Option<&str>) -> Option<Changes> {
+        match self.ask(&Request::Changes { since: since.map(str::to_owned) }) {
+            Ok(Response::Changes(ChangesReport { moment, changed })) => {
+                let row = |row: ChangedRow| (row.path.into_os_string().into_vec(), row.moved);
+                let changed = changed.map(|rows| rows.into_iter().map(row).collect());
+                moment.map(|moment| Changes { moment, changed })
+            }
+            // For example a daemon of an earlier release. The sync walks the tree.
+            other => {
+                tracing::debug!("{}: changes are not known: {:?}", self.info.root.display(), other.err());
+                None
+            }
+        }
     }
 
     fn settle(&mut self) -> Result<(), SyncError> {

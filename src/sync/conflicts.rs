@@ -43,7 +43,8 @@ pub enum Keep {
 
 /// Returns the conflicts in the tree at `root`, according to the memory in `state`. A group counts as one conflict.
 pub fn list(root: &Path, state: &Path, groups: &Groups) -> Result<Vec<Pending>, SyncError> {
-    let memory = Memory::open(state)?;
+    let mut memory = Memory::open(state)?;
+    memory.load();
     let known = &memory.cache;
     let (root, last, usual) = (open_root(root)?, Tree::default(), Groups::default());
     let seen = scan(&root, &last, known, &usual, &mut |_, _, _| None, &mut |_, _| {})?.seen;

@@ -52,6 +52,8 @@ pub struct Executor<'a> {
     /// Directories that could not be put in place, and the reasons: nothing can be put into them.
     lost: BTreeMap<TreePath, String>,
     inodes: Scarce,
+    /// Whether directories stayed for their entries that are not synced, though the agreed tree does not have them.
+    pub kept_dirs: bool,
     /// How many steps still need a staged content.
     uses: BTreeMap<ContentId, u32>,
     touched: BTreeSet<TreePath>,
@@ -81,6 +83,7 @@ impl<'a> Executor<'a> {
             unfit: BTreeMap::new(),
             lost: BTreeMap::new(),
             inodes: Scarce::default(),
+            kept_dirs: false,
             uses: BTreeMap::new(),
             touched: BTreeSet::new(),
             #[cfg(test)]
@@ -399,6 +402,7 @@ impl<'a> Executor<'a> {
                 Ok(()) => {}
                 // Entries that are not synced keep their directory, which then counts as created here.
                 Err(Errno::NOTEMPTY | Errno::EXIST) if self.holds_only_what_is_left_out(path)? => {
+                    self.kept_dirs = true;
                     return Ok(());
                 }
                 Err(e) => return Err(refused(path, "remove")(e)),

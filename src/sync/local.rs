@@ -7,15 +7,14 @@ use super::device::Device;
 use super::error::SyncError;
 use super::error::{self, open_root};
 use super::group::Groups;
-use super::guard;
 use super::inodes;
 use super::memory::Memory;
-use super::old_contents::{Known, OldContents};
+use super::old_contents::OldContents;
 use super::plan::Op;
-use super::print::Print;
 use super::proto::Done;
 use super::replica::Replica;
-use super::scan::{Report, scan};
+use super::scan::Report;
+use super::since::Since;
 use super::staging::{self, Staging};
 use super::tree::{ContentId, Tree, TreePath};
 use super::unfit::{self, Lacking, Xattrs};
@@ -39,6 +38,8 @@ pub struct Local<'a> {
     /// Contents of groups that change all the time, as the scan found them.
     kept: BTreeMap<ContentId, File>,
     tree: Tree,
+    /// Whether nothing has changed since the last sync, so that the tree was not read yet.
+    unread: bool,
     past: Option<Box<dyn OldContents + 'a>>,
     /// Former contents that this side announced to the peer.
     held: BTreeSet<ContentId>,
@@ -118,6 +119,7 @@ impl<'a> Local<'a> {
             contents: BTreeMap::new(),
             kept: BTreeMap::new(),
             tree: Tree::default(),
+            unread: false,
             past,
             held: BTreeSet::new(),
             report,
@@ -207,6 +209,7 @@ impl<'a> Local<'a> {
     /// Completes an interrupted sync. Returns its tree if that is not possible.
     fn end_what_was_begun(&mut self) -> Result<Option<Tree>, SyncError> {
         let Some(snapshot) = self.memory.taking.clone() else { return Ok(None) };
+        self.memory.load();
         let before = self.last()?;
         let agreed = self.memory.tree(snapshot.id())?;
         let done = match &agreed {
@@ -225,62 +228,16 @@ impl<'a> Local<'a> {
     }
 
     fn commit(&mut self, snapshot: &Snapshot) -> Result<(), SyncError> {
-        self.memory.head = Some(self.memory.dag.add(snapshot.clone())?);
+        let head = self.memory.dag.add(snapshot.clone())?;
+        let since = self.memory.since.clone();
+        self.memory.head = Some(head);
         self.memory.taking = None;
         self.memory.save_cache()?;
         self.memory.save()?;
+        // The steps of this sync are among the changes since then.
+        self.memory.save_since(since.map(|since| Since { head, ..since }))?;
         self.memory.forget()?;
         self.staging.clear(&self.root)
-    }
-
-    /// Scans the directory, and makes the result the snapshot of this device.
-    fn snapshot(&mut self, agreed: Option<&Tree>, force: bool) -> Result<(), SyncError> {
-        let last = self.last()?;
-        let tree = self.look(&last, agreed)?;
-        if let Some(suspicion) = guard::suspicion(&last, &tree).filter(|_| !force) {
-            return Err(SyncError::Guard(suspicion));
-        }
-        tree.check()?;
-        let known =
-            self.memory.head.is_some_and(|head| self.memory.tree(head).is_ok_and(|tree| tree.is_some()));
-        if !known || tree != last {
-            let seq = self.memory.seq + 1;
-            let snapshot = Snapshot::of(tree.root(), self.memory.head, self.memory.device.clone(), seq);
-            let id = self.memory.dag.add(snapshot)?;
-            self.memory.put_tree(id, &tree)?;
-            self.memory.seq = seq;
-            self.memory.head = Some(id);
-        }
-        self.memory.save_cache()?;
-        self.memory.save()?;
-        self.tree = tree;
-        Ok(())
-    }
-
-    fn look(&mut self, last: &Tree, agreed: Option<&Tree>) -> Result<Tree, SyncError> {
-        let inodes = self.memory.inodes();
-        let past = &mut self.past;
-        let mut at_barrier =
-            |path: &TreePath, beside: &[&[u8]], since| past.as_mut()?.at_barrier(path, beside, since);
-        let mut scan =
-            scan(&self.root, last, &self.memory.cache, &self.groups, &mut at_barrier, &mut self.report)?;
-        self.notes.extend(scan.notes);
-        self.troubles.extend(scan.troubles);
-        unfit::complete(&mut scan.seen, last, &mut self.memory.unfit);
-        self.memory.save_unfit()?;
-        self.kept = scan.kept;
-        self.patterns = scan.patterns;
-        let (device, seq) = (&self.memory.device, self.memory.seq + 1);
-        let tree = self.groups.look(&mut scan.seen, last, inodes, agreed, device, seq);
-        let mut prints = scan.prints;
-        self.note_recipes(&mut prints);
-        self.memory.cache = prints;
-        self.contents = tree
-            .entries
-            .iter()
-            .filter_map(|(path, entry)| Some((entry.kind.content()?, path.clone())))
-            .collect();
-        Ok(tree)
     }
 }
 
@@ -305,41 +262,13 @@ impl Local<'_> {
         self.memory.save_unfit()
     }
 
-    /// Remembers the recipes of contents: present ones, for the time when they are replaced, and those that were just
-    /// replaced.
-    fn note_recipes(&mut self, prints: &mut BTreeMap<TreePath, Print>) {
-        let Some(past) = &mut self.past else { return };
-        for (path, before) in &self.memory.cache {
-            let now = prints.get_mut(path);
-            match (now, before.content) {
-                (Some(now), content) if now.content == content => now.recipe = now.recipe.or(before.recipe),
-                (_, Some(content)) => {
-                    let last = match past.recipe(path) {
-                        Some(Known::Before(RecipeId(recipe))) => Some(recipe),
-                        _ => None,
-                    };
-                    if let Some(recipe) = before.recipe.or(last) {
-                        self.memory.past.insert(content, recipe);
-                    }
-                }
-                _ => {}
-            }
-        }
-        let unknown = |print: &Print| print.content.is_some() && print.size > 0 && print.recipe.is_none();
-        for (path, print) in prints.iter_mut().filter(|(_, print)| unknown(print)) {
-            if let Some(Known::Now(RecipeId(recipe))) = past.recipe(path) {
-                print.recipe = Some(recipe);
-            }
-        }
-    }
-
     /// Waits, after a sync that changed files, until the store has them, so that their next changes can be sent as
     /// deltas.
     pub fn settle(&mut self) -> Result<(), SyncError> {
         let Some(past) = &mut self.past else { return Ok(()) };
         past.settle()?;
         let mut prints = self.memory.cache.clone();
-        self.note_recipes(&mut prints);
+        self.note_recipes(&mut prints, None);
         self.memory.cache = prints;
         self.memory.save_cache()
     }
@@ -394,6 +323,10 @@ impl Replica for Local<'_> {
 
     fn patterns(&self) -> String {
         self.patterns.clone()
+    }
+
+    fn load(&mut self) -> Result<(), SyncError> {
+        self.load_tree()
     }
 
     fn leave_out(&mut self, patterns: &str) {
@@ -547,6 +480,7 @@ impl Replica for Local<'_> {
     }
 }
 
+mod looking;
 mod source;
 mod steps;
 

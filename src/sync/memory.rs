@@ -5,6 +5,7 @@
 //! | `state` | device, number of its last snapshot, head, snapshots, heads of others, the snapshot that is being taken |
 //! | `trees/ID` | the tree of a snapshot, compressed; verified against the snapshot on each read |
 //! | `cache-ID` | the head's tree by path: inode, size, times, hash and recipe, so that unchanged files are not read again and renames are seen; recipes of replaced contents |
+//! | `since` | the moment after which the daemon of the mount lists changes (`since.rs`); not synced, since no daemon outlives a power cut |
 //! | `unfit` | xattrs that the filesystem has no room for, by inode |
 //! | `spool` | temporary: deltas in transfer, former contents |
 //! | `lock` | held by a sync |
@@ -17,6 +18,7 @@ pub use super::print::Print;
 use super::device::Device;
 use super::error::SyncError;
 use super::identify::Inode;
+use super::since::Since;
 use super::tree::{ContentId, Tree, TreePath};
 use super::unfit::Unfit;
 use super::version::{Dag, Snapshot, SnapshotId};
@@ -67,12 +69,19 @@ pub struct Memory {
     pub heads: BTreeMap<Device, SnapshotId>,
     /// The snapshot that the tree is on the way to.
     pub taking: Option<Snapshot>,
-    /// By path.
+    /// By path; after [`Memory::load`].
     pub cache: BTreeMap<TreePath, Print>,
-    /// Recipes of former contents; the store may have removed them.
+    /// Recipes of former contents; the store may have removed them. After [`Memory::load`].
     pub past: BTreeMap<ContentId, [u8; 16]>,
     /// Xattrs that the filesystem has no room for.
     pub unfit: Unfit,
+    /// The moment of the head, if there is one.
+    pub since: Option<Since>,
+    loaded: bool,
+    /// The state as it is on disk.
+    written: RefCell<Vec<u8>>,
+    /// The tree that was read or written last.
+    last_tree: RefCell<Option<(SnapshotId, Tree)>>,
     /// In a memory that must not write: the files it would have written, by name.
     unwritten: Option<RefCell<BTreeMap<String, Vec<u8>>>>,
     _lock: Option<File>,
@@ -114,8 +123,10 @@ impl Memory {
     ) -> Result<Memory, SyncError> {
         let path = dir.join("state");
         let wrong = |reason: String| SyncError::State { object: path.display().to_string(), reason };
+        let mut written = Vec::new();
         let form = match std::fs::read(&path) {
             Ok(bytes) => {
+                written.clone_from(&bytes);
                 let (sum, body) = bytes.split_at_checked(32).ok_or_else(|| wrong("cut short".to_owned()))?;
                 if blake3::hash(body).as_bytes() != sum {
                     return Err(wrong("its checksum is wrong".to_owned()));
@@ -137,14 +148,12 @@ impl Memory {
             }
             Err(e) => return Err(SyncError::io("read", path.display().to_string(), e)),
         };
-        // A store of an earlier version has a cache without the id.
-        let cache = [Memory::cache_name(form.head), Memory::cache_name(None)]
-            .into_iter()
-            .find_map(|name| read_cache(&std::fs::read(dir.join(name)).ok()?))
-            .unwrap_or_default();
         let unfit = std::fs::read(dir.join("unfit"))
             .ok()
             .and_then(|bytes| read_sum(&bytes, |body| postcard::from_bytes(body).ok()));
+        let since = std::fs::read(dir.join("since"))
+            .ok()
+            .and_then(|bytes| read_sum(&bytes, |body| postcard::from_bytes::<Option<Since>>(body).ok()?));
         Ok(Memory {
             dir: dir.to_owned(),
             unfit: unfit.unwrap_or_default(),
@@ -154,16 +163,33 @@ impl Memory {
             dag: Dag::of(form.snapshots)?,
             heads: form.heads.into_iter().collect(),
             taking: form.taking,
-            cache: cache.prints,
-            past: cache.past,
+            cache: BTreeMap::new(),
+            past: BTreeMap::new(),
+            since: since.filter(|since| Some(since.head) == form.head),
+            loaded: false,
+            written: RefCell::new(written),
+            last_tree: RefCell::default(),
             unwritten,
             _lock: lock,
         })
     }
 
+    /// Reads what depends on the size of the tree.
+    pub fn load(&mut self) {
+        if std::mem::replace(&mut self.loaded, true) {
+            return;
+        }
+        // A store of an earlier version has a cache without the id.
+        let cache = [Memory::cache_name(self.head), Memory::cache_name(None)]
+            .into_iter()
+            .find_map(|name| read_cache(&std::fs::read(self.dir.join(name)).ok()?))
+            .unwrap_or_default();
+        (self.cache, self.past) = (cache.prints, cache.past);
+    }
+
     /// Writes the state; before that the cache if the head has none yet.
     pub fn save(&self) -> Result<(), SyncError> {
-        if self.head.is_some() && !self.dir.join(Memory::cache_name(self.head)).exists() {
+        if self.loaded && self.head.is_some() && !self.dir.join(Memory::cache_name(self.head)).exists() {
             self.save_cache()?;
         }
         let form = Form {
@@ -176,8 +202,25 @@ impl Memory {
             taking: self.taking.clone(),
         };
         let body = postcard::to_allocvec(&form).expect("a state can be encoded");
-        self.put("state", &[&blake3::hash(&body).as_bytes()[..], &body].concat())?;
-        self.forget_caches()
+        let bytes = [&blake3::hash(&body).as_bytes()[..], &body].concat();
+        if *self.written.borrow() != bytes {
+            self.put("state", &bytes)?;
+            self.written.replace(bytes);
+        }
+        if self.loaded { self.forget_caches() } else { Ok(()) }
+    }
+
+    /// Sets and writes the moment of the head; none: the next sync walks the tree.
+    pub fn save_since(&mut self, since: Option<Since>) -> Result<(), SyncError> {
+        if self.unwritten.is_none() && since != self.since {
+            let body = postcard::to_allocvec(&since).expect("a moment can be encoded");
+            let (path, new) = (self.dir.join("since"), self.dir.join("since.new"));
+            let bytes = [&blake3::hash(&body).as_bytes()[..], &body].concat();
+            let written = std::fs::write(&new, bytes).and_then(|()| std::fs::rename(&new, &path));
+            written.map_err(|e| SyncError::io("write", path.display().to_string(), e))?;
+        }
+        self.since = since;
+        Ok(())
     }
 
     /// Returns the name of the cache of a head. A kill between the writes of the cache and of the state leaves the old
@@ -257,12 +300,27 @@ impl Memory {
 
     /// Stores the tree of a snapshot.
     pub fn put_tree(&self, id: SnapshotId, tree: &Tree) -> Result<(), SyncError> {
+        if self.has_tree(id) && self.tree(id).is_ok_and(|known| known.as_ref() == Some(tree)) {
+            return Ok(());
+        }
         let bytes = zstd::bulk::compress(&tree.encode(), 3).map_err(SyncError::codec)?;
-        self.put(&Memory::tree_name(id), &bytes)
+        self.put(&Memory::tree_name(id), &bytes)?;
+        self.last_tree.replace(Some((id, tree.clone())));
+        Ok(())
+    }
+
+    /// Returns whether the tree of a snapshot is stored, without reading it.
+    pub fn has_tree(&self, id: SnapshotId) -> bool {
+        let name = Memory::tree_name(id);
+        let unwritten = self.unwritten.as_ref().is_some_and(|all| all.borrow().contains_key(&name));
+        unwritten || self.dir.join(name).exists()
     }
 
     /// Returns the tree of a snapshot; `None` if it is missing or damaged.
     pub fn tree(&self, id: SnapshotId) -> Result<Option<Tree>, SyncError> {
+        if let Some((_, tree)) = self.last_tree.borrow().as_ref().filter(|(last, _)| *last == id) {
+            return Ok(Some(tree.clone()));
+        }
         let path = self.dir.join(Memory::tree_name(id));
         let unwritten =
             self.unwritten.as_ref().and_then(|all| all.borrow().get(&Memory::tree_name(id)).cloned());
@@ -274,7 +332,10 @@ impl Memory {
         let tree = zstd::stream::decode_all(&bytes[..]).ok().and_then(|bytes| Tree::decode(&bytes).ok());
         let right = |tree: &Tree| self.dag.get(id).is_some_and(|snapshot| snapshot.root == tree.root());
         match tree.filter(right) {
-            Some(tree) => Ok(Some(tree)),
+            Some(tree) => {
+                self.last_tree.replace(Some((id, tree.clone())));
+                Ok(Some(tree))
+            }
             None => {
                 Err(SyncError::State { object: path.display().to_string(), reason: "damaged".to_owned() })
             }
@@ -286,11 +347,7 @@ impl Memory {
         self.dag
             .iter()
             .map(|(id, _)| id)
-            .filter(|id| {
-                let name = Memory::tree_name(*id);
-                let unwritten = self.unwritten.as_ref().is_some_and(|all| all.borrow().contains_key(&name));
-                unwritten || self.dir.join(name).exists()
-            })
+            .filter(|id| self.has_tree(*id))
             .collect()
     }
 
@@ -370,11 +427,13 @@ mod tests {
         drop(memory);
         // As after a kill.
         let mut memory = Memory::open(dir.path()).unwrap();
+        memory.load();
         assert_eq!(memory.inodes().into_keys().collect::<Vec<_>>(), [b"old"]);
         head(&mut memory, "renamed", 2);
         memory.save().unwrap();
         drop(memory);
-        let memory = Memory::open(dir.path()).unwrap();
+        let mut memory = Memory::open(dir.path()).unwrap();
+        memory.load();
         assert_eq!(memory.inodes().into_keys().collect::<Vec<_>>(), [b"renamed"]);
         let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
         assert_eq!(names.filter(|name| name.to_string_lossy().starts_with("cache")).count(), 1);
@@ -399,6 +458,8 @@ mod tests {
         let mut bytes = std::fs::read(&path).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
         std::fs::write(&path, bytes).unwrap();
+        drop(memory);
+        let memory = Memory::open(dir.path()).unwrap();
         assert!(matches!(memory.tree(id), Err(SyncError::State { .. })));
         drop(memory);
         let path = dir.path().join("state");

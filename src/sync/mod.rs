@@ -52,6 +52,7 @@ mod removed_contents;
 pub mod replica;
 pub mod scan;
 pub mod session;
+mod since;
 pub mod staging;
 pub mod tree;
 pub mod unfit;

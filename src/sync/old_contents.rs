@@ -44,7 +44,15 @@ pub enum RowKind {
     Other,
 }
 
-/// Queries to a store. All answers are hints: the caller verifies contents by their hashes.
+/// Changes that the daemon of a mount saw.
+pub struct Changes {
+    /// The moment of this answer, to ask for the changes after it.
+    pub moment: String,
+    /// Paths, and whether everything below them may have changed too; `None` if not all changes are known.
+    pub changed: Option<Vec<(TreePath, bool)>>,
+}
+
+/// Queries to a store. All answers but those about changes are hints: the caller verifies contents by their hashes.
 pub trait OldContents {
     /// Returns the recipe of the file at `path`, if it is known.
     fn recipe(&mut self, path: &TreePath) -> Option<Known>;
@@ -58,6 +66,11 @@ pub trait OldContents {
     /// Includes the contents of files that changed after `since`, as far as there is room. Returns `None` if there was
     /// no such moment.
     fn at_barrier(&mut self, path: &TreePath, beside: &[&[u8]], since: Time) -> Option<Vec<Row>>;
+    /// Returns the moment now, and the changes since an earlier one: every change of a name, an attribute or a content that
+    /// ended before now. Returns `None` if changes may happen that nobody sees.
+    fn changes(&mut self, _since: Option<&str>) -> Option<Changes> {
+        None
+    }
     /// Waits until all written files are in the store.
     fn settle(&mut self) -> Result<(), SyncError>;
 }

@@ -24,6 +24,11 @@ pub trait Replica: Source + Sink {
     fn groups(&self) -> Groups {
         Groups::default()
     }
+    /// Reads what [`Replica::head`], [`Replica::dag`] and the like do not need, and everything else does. A sync that has
+    /// nothing to do does without it.
+    fn load(&mut self) -> Result<(), SyncError> {
+        Ok(())
+    }
     /// Returns the text of its `.dedupfsignore` as of the scan.
     fn patterns(&self) -> String {
         String::new()

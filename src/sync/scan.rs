@@ -21,7 +21,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+mod changed;
 mod groups;
+
+pub use changed::scan_changed;
 
 /// The file with patterns of paths that are not synced.
 pub const IGNORE: &str = ".dedupfsignore";
@@ -54,6 +57,12 @@ pub struct Scan {
     pub troubles: Vec<(TreePath, String)>,
     /// Contents of files in groups that changed all the time, as of the moment that the group was captured.
     pub kept: BTreeMap<ContentId, File>,
+    /// Sockets and devices.
+    pub unsupported: Vec<TreePath>,
+    /// Whether entries were not examined, so that their changes would be missed.
+    incomplete: bool,
+    /// Entries that were examined, if the others were taken as known.
+    pub examined: Option<BTreeSet<TreePath>>,
     /// Directories with entries that are not in `seen`.
     has_more: BTreeSet<TreePath>,
     /// Known state of entries that are examined again.
@@ -93,7 +102,7 @@ pub fn patterns(root: &Root) -> Result<Gitignore, SyncError> {
     parse_patterns(&pattern_text(root)?)
 }
 
-fn parse_patterns(text: &str) -> Result<Gitignore, SyncError> {
+pub(super) fn parse_patterns(text: &str) -> Result<Gitignore, SyncError> {
     let mut builder = GitignoreBuilder::new("");
     for (n, line) in text.lines().enumerate() {
         builder.add_line(None, line).map_err(|e| SyncError::State {
@@ -109,6 +118,12 @@ pub fn is_ignored(patterns: &Gitignore, path: &[u8], dir: bool) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let path = Path::new(std::ffi::OsStr::from_bytes(path));
     !patterns.is_empty() && patterns.matched_path_or_any_parents(path, dir).is_ignore()
+}
+
+/// Returns whether a change at `path` cannot concern the sync: it is reserved, or in an excluded directory.
+pub(super) fn is_apart(patterns: &Gitignore, path: &[u8]) -> bool {
+    let (dir, first) = (split(path).0, path.split(|byte| *byte == b'/').next().unwrap_or_default());
+    is_reserved(first) || (!dir.is_empty() && is_ignored(patterns, dir, true))
 }
 
 /// Scans the tree below `root`. Captures each of `groups` as of one moment, by `at_barrier` if needed. `last` is the
@@ -128,11 +143,13 @@ pub fn scan(
     let mut scan = Scan { patterns: text, ..Scan::default() };
     scan.walk(&look, TreePath::new(), report)?;
     scan.settle_groups(&look, groups, last, at_barrier, report)?;
-    for path in std::mem::take(&mut scan.busy) {
-        scan.troubles.push((path, "is being written to; run the sync again when it is at rest".to_owned()));
-    }
-    scan.keep_what_is_left_out(last, known);
+    scan.end(last, known);
     Ok(scan)
+}
+
+/// Returns the message about a socket or a device.
+pub fn unsupported(path: &[u8]) -> String {
+    format!("{}: sockets and devices are not synced", shown(path))
 }
 
 /// The parameters of a walk.
@@ -144,6 +161,19 @@ struct Look<'a> {
 }
 
 impl Scan {
+    /// Returns whether everything that is synced was examined.
+    pub fn is_complete(&self) -> bool {
+        !self.incomplete && self.troubles.is_empty() && self.kept.is_empty()
+    }
+
+    fn end(&mut self, last: &Tree, known: &BTreeMap<TreePath, Print>) {
+        for path in std::mem::take(&mut self.busy) {
+            let why = "is being written to; run the sync again when it is at rest";
+            self.troubles.push((path, why.to_owned()));
+        }
+        self.keep_what_is_left_out(last, known);
+    }
+
     /// Scans all entries below `dir`.
     fn walk(&mut self, look: &Look<'_>, dir: TreePath, report: &mut Report<'_>) -> Result<(), SyncError> {
         let (mut dirs, mut stats) = (vec![dir], Stats::default());
@@ -191,6 +221,7 @@ impl Scan {
             Ok(Some(stat)) => stat,
             Ok(None) => return Ok(false),
             Err(Errno::XDEV) => {
+                self.incomplete = true;
                 self.leave_out(path.clone());
                 return Ok(false);
             }
@@ -200,6 +231,7 @@ impl Scan {
             }
         };
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        self.incomplete |= stat.st_dev != look.device;
         if stat.st_dev != look.device || is_ignored(look.patterns, path, is_dir) {
             self.leave_out(path.clone());
             return Ok(false);
@@ -208,6 +240,9 @@ impl Scan {
             self.wal_indexes.insert(path.clone());
             self.has_more.insert(split(path).0.to_vec());
             return Ok(false);
+        }
+        if let Some(examined) = &mut self.examined {
+            examined.insert(path.clone());
         }
         match self.again.get(path) {
             Some((seen, before)) if unchanged(before, &print(&stat, None)) && !before.fresh => {
@@ -291,7 +326,8 @@ impl Scan {
                 Kind::File { content, size: print.size }
             }
             _ => {
-                self.notes.push(format!("{}: sockets and devices are not synced", shown(&path)));
+                self.notes.push(unsupported(&path));
+                self.unsupported.push(path.clone());
                 self.leave_out(path);
                 return Ok(());
             }
@@ -381,6 +417,7 @@ impl Scan {
                 if others.get(&print.ino).is_some_and(|other| *other != seen) {
                     seen.inode.0 = LEFT_OUT;
                 }
+                self.incomplete = true;
                 self.seen.insert(other.clone(), seen);
                 self.prints.insert(other.clone(), print);
             }

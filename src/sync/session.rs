@@ -34,7 +34,7 @@ use super::plan::{Op, Summary};
 use super::proto::{
     Agreed, Asked, DeltaPart, Direction, Done, Failure, Hello, Message, Options, PROTOCOL, Took,
 };
-use super::replica::{Replica, remembered};
+use super::replica::Replica;
 use super::tree::{ContentId, RootHash, Tree, TreePath};
 use super::version::{Dag, Snapshot, SnapshotId};
 use leaving::Leaving;
@@ -45,6 +45,7 @@ mod contents;
 mod fast_path;
 mod leaving;
 mod merging;
+mod nothing;
 mod partly;
 mod room;
 mod trees;
@@ -148,6 +149,8 @@ pub struct Session {
     to_pass_on: Vec<SnapshotId>,
     parts: Vec<u8>,
     head: SnapshotId,
+    /// Both sides have the same snapshot, so neither needs its tree: `session/nothing.rs`.
+    nothing: bool,
     mine: Tree,
     merged: Merged,
     snapshot: Option<Snapshot>,
@@ -210,6 +213,7 @@ impl Session {
             to_pass_on: Vec::new(),
             parts: Vec::new(),
             head: SnapshotId([0; 32]),
+            nothing: false,
             mine: Tree::default(),
             merged: Merged::default(),
             snapshot: None,
@@ -431,7 +435,6 @@ impl Session {
         let theirs_device = self.peer.clone().expect("came before");
         let head = replica.head();
         self.head = head;
-        self.mine = remembered(replica, head)?;
         self.needed = self.dag.meeting_points(head, theirs.head);
         let mine: BTreeSet<SnapshotId> = replica.trees().into_iter().collect();
         let of_theirs = theirs.trees.clone();
@@ -446,14 +449,19 @@ impl Session {
             .filter(|id| mine.contains(id) && !of_theirs.contains(id) && !self.shared.contains(id))
             .collect();
         self.to_pass_on = met.into_iter().take(PASSED_ON_MAX).collect();
+        self.nothing = head == theirs.head;
         self.theirs = Some(theirs);
         if !self.calls {
             self.introduce(replica, None);
         }
         self.tell_troubles(false, replica);
         self.way = self.which_way(replica, replica.has_staged());
+        if !self.nothing || self.way == Way::Long {
+            self.load_tree(replica)?;
+        }
         self.state = State::Tree;
         match self.way {
+            Way::Ahead if self.nothing => self.push_nothing(replica)?,
             Way::Ahead => self.push(replica)?,
             Way::Behind => self.state = State::Pushed,
             Way::Long if !self.calls => self.tell_trees(replica)?,
@@ -526,7 +534,8 @@ impl Session {
         }
         heads.insert(self.peer.clone().expect("greeted before"), theirs.head);
         let told = self.told.iter().map(|(id, tree)| (*id, tree)).filter(|(id, _)| dag.get(*id).is_some());
-        let trees: Vec<_> = told.chain([(theirs.head, &self.their_tree)]).collect();
+        let their_tree = (!self.nothing).then_some((theirs.head, &self.their_tree));
+        let trees: Vec<_> = told.chain(their_tree).collect();
         replica.learn(dag, heads, &trees)
     }
 
@@ -540,7 +549,8 @@ impl Session {
         let id = self.snapshot.as_ref().expect("merged before").id();
         let mut heads = replica.heads();
         heads.insert(self.peer.clone().expect("greeted before"), id);
-        replica.learn(replica.dag().clone(), heads, &[(id, &self.merged.tree)])
+        let tree = (!self.nothing).then_some((id, &self.merged.tree));
+        replica.learn(replica.dag().clone(), heads, tree.as_slice())
     }
 
     /// Changes this side's tree.
@@ -549,8 +559,8 @@ impl Session {
         replica.do_without(std::mem::take(&mut self.absent));
         replica.leave_out(&self.left_out);
         let done = match self.takes() {
-            true => replica.adopt(&snapshot, &self.merged.tree, &self.ops)?,
-            false => Done::default(),
+            true if !self.nothing => replica.adopt(&snapshot, &self.merged.tree, &self.ops)?,
+            _ => Done::default(),
         };
         // On the fast path, the side that is ahead has sent everything already.
         if self.state != State::Taken {

@@ -1,12 +1,14 @@
-//! Notes of changes for the next snapshot, and the pause in which it reads them.
+//! Notes of changes for the next snapshot and the next sync, and the pause in which they are read.
 
 use super::Tree;
-use super::changes::{Change, Closed, Still};
+use super::attributes::may_be_mapped;
+use super::changes::{Change, Closed, Moment, Still};
 use super::inode::Inode;
 use crate::backing::types::Kind;
 use crate::backing::{self, Identity};
 use crate::contents::error::Result;
 use crate::id::FileId;
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 impl Tree {
@@ -48,6 +50,45 @@ impl Tree {
             noted.entry(inode.file_id()).or_insert(Change::Touched);
             self.inodes.release(inode);
         }
+        self.present_paths(noted)
+    }
+
+    /// Returns the moment now, and what changed after `moment`, each with its present path; `None` instead of these if not all
+    /// changes are known or can be found, or if there are more than `most`. Files that a program can still write to count as
+    /// changed, now and once more after their last close. Leaves out removed files: their directories changed.
+    ///
+    /// The moment is one without a change under way, but the paths are looked up later: a file that is renamed meanwhile is
+    /// among the changes after this moment. Returns `None` if `keep_going` returned false.
+    pub fn changes_since(
+        &self,
+        moment: Option<Moment>,
+        most: usize,
+        keep_going: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<(Moment, Option<Vec<(PathBuf, Change)>>)>> {
+        let Some(still) = self.stand_still(keep_going) else { return Ok(None) };
+        let (now, changed) = self.changes.since(moment, || self.written_to())?;
+        drop(still);
+        let changed = changed.filter(|changed| changed.len() <= most);
+        let changed = changed.map(|changed| self.present_paths(changed)).transpose()?.flatten();
+        Ok(Some((now, changed)))
+    }
+
+    /// Returns files that a program has open for writing, or may have mapped.
+    fn written_to(&self) -> Vec<FileId> {
+        let found = self.inodes.collect(|inode, state| {
+            inode.on_root_fs && (state.writers > 0 || state.passed && state.passed_to_writer)
+        });
+        let mut written = Vec::with_capacity(found.len());
+        for inode in found {
+            written.push(inode.file_id());
+            // Those that are not mapped any more count once more at the next moment, which is the last time.
+            may_be_mapped(&inode, &mut inode.lock());
+            self.inodes.release(inode);
+        }
+        written
+    }
+
+    fn present_paths(&self, noted: HashMap<FileId, Change>) -> Result<Option<Vec<(PathBuf, Change)>>> {
         let mut finder = self.catalog.finder(&self.backing);
         let (mut found, mut names) = (Vec::with_capacity(noted.len()), Vec::new());
         for (inode, change) in noted {

@@ -6,11 +6,16 @@
 //! among the inodes. Changes in the bare directory are not seen, so a caller that cannot exclude them
 //! examines everything.
 //!
-//! Memory: a little over 16 bytes for each changed inode, at most [`INODES_MAX`] of them; beyond that,
+//! There are two readers. A snapshot takes the list, and a new one starts. A sync ([`Changes::since`]) may be stopped before
+//! it has stored what it learnt, so changes are numbered for it, and it asks for those after a number that it has stored.
+//!
+//! Memory: a little over 16 bytes for each changed inode, 32 for a sync, at most [`INODES_MAX`] of them; beyond that,
 //! everything is examined.
 
 use crate::id::FileId;
 use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,6 +38,57 @@ struct State {
     /// Whether changes are noted at all.
     on: bool,
     inodes: HashMap<FileId, Change>,
+    /// Set once a sync has asked.
+    numbered: Option<Numbered>,
+}
+
+/// Changes with numbers.
+struct Numbered {
+    /// Distinguishes these numbers from those of other lists, in this process or another.
+    list: u64,
+    /// Number of the last change.
+    last: u64,
+    /// Changes up to this number are not listed any more.
+    forgotten: u64,
+    /// The number of the last change of each inode.
+    inodes: HashMap<FileId, (u64, Change)>,
+}
+
+/// A moment in a list of numbered changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    list: u64,
+    number: u64,
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}-{}", self.list, self.number)
+    }
+}
+
+impl FromStr for Moment {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Moment, ()> {
+        let (list, number) = text.split_once('-').ok_or(())?;
+        let list = u64::from_str_radix(list, 16).map_err(drop)?;
+        Ok(Moment { list, number: number.parse().map_err(drop)? })
+    }
+}
+
+impl Numbered {
+    fn begin() -> rustix::io::Result<Numbered> {
+        let mut list = [0; 8];
+        rustix::rand::getrandom(&mut list, rustix::rand::GetRandomFlags::empty())?;
+        Ok(Numbered { list: u64::from_le_bytes(list), last: 0, forgotten: 0, inodes: HashMap::new() })
+    }
+
+    fn note(&mut self, inode: FileId, change: Change) {
+        self.last += 1;
+        let (number, noted) = self.inodes.entry(inode).or_insert((0, change));
+        (*number, *noted) = (self.last, (*noted).max(change));
+    }
 }
 
 /// Changes since [`Changes::begin`].
@@ -154,12 +210,14 @@ impl Changes {
 
     /// Notes changes from now on, and forgets those before.
     pub(crate) fn begin(&self) {
-        *self.lock() = State { on: true, inodes: HashMap::new() };
+        let mut state = self.lock();
+        (state.on, state.inodes) = (true, HashMap::new());
     }
 
     /// Notes no changes any more.
     pub(crate) fn end(&self) {
-        *self.lock() = State::default();
+        let mut state = self.lock();
+        (state.on, state.inodes) = (false, HashMap::new());
     }
 
     /// Returns the changes noted, and starts a new list; `None` if changes are not noted.
@@ -190,13 +248,51 @@ impl Changes {
         }
     }
 
+    /// Returns the moment now, and the inodes that changed after `moment`; `None` instead of these if not all are known. Changes
+    /// up to `moment` are forgotten: the caller has stored them. Inodes in `under_way` can change unseen, so they count as
+    /// changed now and again at the next moment. The caller keeps the gate closed.
+    pub(crate) fn since(
+        &self,
+        moment: Option<Moment>,
+        under_way: impl FnOnce() -> Vec<FileId>,
+    ) -> rustix::io::Result<(Moment, Option<HashMap<FileId, Change>>)> {
+        if self.lock().numbered.is_none() {
+            let begun = Numbered::begin()?;
+            self.lock().numbered.get_or_insert(begun);
+        }
+        let under_way = under_way();
+        let mut state = self.lock();
+        // It is gone again if there were too many changes meanwhile.
+        let numbered = match &mut state.numbered {
+            Some(numbered) => numbered,
+            none => none.insert(Numbered::begin()?),
+        };
+        under_way.iter().for_each(|inode| numbered.note(*inode, Change::Touched));
+        let now = Moment { list: numbered.list, number: numbered.last };
+        let known = moment.filter(|moment| {
+            moment.list == numbered.list && (numbered.forgotten..=numbered.last).contains(&moment.number)
+        });
+        let changed = known.map(|moment| {
+            numbered.inodes.retain(|_, (number, _)| *number > moment.number);
+            numbered.forgotten = moment.number;
+            numbered.inodes.iter().map(|(inode, (_, change))| (*inode, *change)).collect()
+        });
+        under_way.into_iter().for_each(|inode| numbered.note(inode, Change::Touched));
+        Ok((now, changed))
+    }
+
     pub(crate) fn note(&self, inode: FileId, change: Change) {
         let mut state = self.lock();
+        match &mut state.numbered {
+            Some(numbered) if numbered.inodes.len() >= INODES_MAX => state.numbered = None,
+            Some(numbered) => numbered.note(inode, change),
+            None => {}
+        }
         if !state.on {
             return;
         }
         if state.inodes.len() >= INODES_MAX {
-            *state = State::default();
+            (state.on, state.inodes) = (false, HashMap::new());
             return;
         }
         let noted = state.inodes.entry(inode).or_insert(change);
@@ -205,7 +301,11 @@ impl Changes {
 
     /// An inode is gone: another may get its number.
     pub(crate) fn forget(&self, inode: FileId) {
-        self.lock().inodes.remove(&inode);
+        let mut state = self.lock();
+        state.inodes.remove(&inode);
+        if let Some(numbered) = &mut state.numbered {
+            numbered.inodes.remove(&inode);
+        }
     }
 }
 

@@ -162,6 +162,7 @@ impl Tree {
         inode.pin()?;
         state.mode = match &io {
             Io::Pass(token) => {
+                state.passed_to_writer = flags.write || state.passed && state.passed_to_writer;
                 (state.pages_stale, state.passed) = (true, true);
                 Mode::Pass(token.clone())
             }

@@ -118,6 +118,8 @@ pub struct State {
     /// Whether the kernel was given the file for passthrough since it was last seen to be unmapped. A mapping
     /// outlives its open, and programs write through it unseen.
     pub passed: bool,
+    /// Whether one of these opens was for writing.
+    pub passed_to_writer: bool,
     /// When the last open was released, as far as is known.
     pub closed: Instant,
     /// Whether its content was committed after its last change: a change makes that work useless.
@@ -288,6 +290,7 @@ impl State {
             generation: 0,
             attempts: 0,
             passed: false,
+            passed_to_writer: false,
             closed,
             committed: false,
             // It has no pages yet.

@@ -19,8 +19,12 @@ impl Steps for Local<'_> {
         let (cache, absent) = (&mut self.memory.cache, &self.absent);
         let mut executor = Executor::new(&self.root, &mut self.staging, cache, absent)?;
         let done = executor.run(ops);
-        let unfit = std::mem::take(&mut executor.unfit);
+        let (unfit, kept_dirs) = (std::mem::take(&mut executor.unfit), executor.kept_dirs);
         drop(executor);
+        if kept_dirs {
+            // Only a walk finds them.
+            self.memory.save_since(None)?;
+        }
         self.note_unfit(unfit)?;
         done
     }

@@ -182,6 +182,9 @@ impl Session {
 
     /// Takes the sent tree after all contents have arrived, if it is the announced one.
     pub(super) fn take_pushed(&mut self, whole: bool, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        if self.nothing {
+            return self.end_nothing(replica);
+        }
         let mut tree = self.their_tree.clone();
         for entry in tree.entries.values_mut() {
             if let Kind::File { content, .. } = &mut entry.kind
@@ -230,6 +233,9 @@ impl Session {
 
     /// Starts again on the long way; `say` also tells the other side.
     pub(super) fn go_long(&mut self, say: bool, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        if self.nothing {
+            self.load_tree(replica)?;
+        }
         self.way = Way::Long;
         self.sender = None;
         self.receiver = None;

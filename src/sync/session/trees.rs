@@ -126,6 +126,17 @@ impl Session {
         if !part.last {
             return Ok(());
         }
+        if self.nothing && part.of.is_none() {
+            return self.take_nothing(part.base, replica);
+        }
+        self.take_whole_tree(&part, replica)
+    }
+
+    pub(super) fn take_whole_tree(
+        &mut self,
+        part: &TreePart,
+        replica: &mut dyn Replica,
+    ) -> Result<(), SyncError> {
         let base = match part.base {
             Some(id) if self.shared.contains(&id) => self.ancestor(replica, id)?,
             Some(_) => None,

@@ -76,6 +76,8 @@ fn is_at_rest(state: &State) -> bool {
         generation: _,
         attempts,
         passed,
+        // It only adds to `passed`.
+        passed_to_writer: _,
         closed: _,
         committed: _,
         pages_stale,

@@ -1,0 +1,191 @@
+//! What a directory holds now: by a walk, or by what the daemon of its mount saw since the last sync.
+
+use super::super::error::SyncError;
+use super::super::guard;
+use super::super::old_contents::{Changes, Known};
+use super::super::print::Print;
+use super::super::scan::{self, Scan, scan, scan_changed};
+use super::super::since::{Since, rules};
+use super::super::tree::{Tree, TreePath};
+use super::super::unfit;
+use super::super::version::{Snapshot, SnapshotId};
+use super::Local;
+use crate::id::RecipeId;
+use rustix::fs::FileType;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What may have changed since the head.
+enum Changed {
+    /// Everything.
+    All,
+    /// These paths; and whether everything below them may have, too.
+    Paths(Vec<(TreePath, bool)>),
+}
+
+impl Local<'_> {
+    /// Examines the directory, and makes the result the snapshot of this device.
+    pub(super) fn snapshot(&mut self, agreed: Option<&Tree>, force: bool) -> Result<(), SyncError> {
+        let text = scan::pattern_text(&self.root)?;
+        // The moment comes first: what changes during the examination is examined again by the next sync.
+        let since = self.memory.since.clone().filter(|since| {
+            let is_head = |head: &SnapshotId| *head == since.head && self.memory.has_tree(*head);
+            let same_rules = since.rules == rules(&text, &self.groups);
+            agreed.is_none() && self.memory.unfit.is_empty() && self.memory.head.as_ref().is_some_and(is_head) && same_rules
+        });
+        let (moment, changed) = self.changes(since.as_ref());
+        if let (Changed::Paths(changed), Some(since)) = (&changed, &since)
+            && self.is_as_before(changed, since)?
+        {
+            self.notes.extend(since.unsupported.iter().map(|path| scan::unsupported(path)));
+            (self.patterns, self.unread) = (text, true);
+            return Ok(());
+        }
+        self.memory.load();
+        let last = self.last()?;
+        let scan = self.scan(&last, &text, changed)?;
+        let rules = rules(&scan.patterns, &self.groups);
+        let (complete, unsupported) = (scan.is_complete(), scan.unsupported.clone());
+        let tree = self.take_scan(scan, &last, agreed)?;
+        if let Some(suspicion) = guard::suspicion(&last, &tree).filter(|_| !force) {
+            return Err(SyncError::Guard(suspicion));
+        }
+        tree.check()?;
+        let known = self.memory.head.is_some_and(|head| self.memory.has_tree(head));
+        if !known || tree != last {
+            let seq = self.memory.seq + 1;
+            let snapshot = Snapshot::of(tree.root(), self.memory.head, self.memory.device.clone(), seq);
+            let id = self.memory.dag.add(snapshot)?;
+            self.memory.put_tree(id, &tree)?;
+            self.memory.seq = seq;
+            self.memory.head = Some(id);
+        }
+        self.memory.save_cache()?;
+        self.memory.save()?;
+        let complete = complete && self.memory.unfit.is_empty();
+        let since = moment.zip(self.memory.head).filter(|_| complete);
+        self.memory.save_since(since.map(|(moment, head)| Since { moment, head, rules, unsupported }))?;
+        self.tree = tree;
+        Ok(())
+    }
+
+    /// Asks the daemon for the moment now, and for the changes.
+    fn changes(&mut self, since: Option<&Since>) -> (Option<String>, Changed) {
+        let asked = since.map(|since| &*since.moment);
+        let Some(Changes { moment, changed }) = self.past.as_mut().and_then(|past| past.changes(asked)) else {
+            return (None, Changed::All);
+        };
+        let changed = match changed.zip(since) {
+            Some((changed, _)) => Changed::Paths(changed),
+            None => Changed::All,
+        };
+        (Some(moment), changed)
+    }
+
+    /// Returns whether nothing has changed that is synced.
+    fn is_as_before(&self, changed: &[(TreePath, bool)], since: &Since) -> Result<bool, SyncError> {
+        let is_unsupported = |path: &TreePath| {
+            let kind = self.root.stat(path).ok().flatten().map(|stat| FileType::from_raw_mode(stat.st_mode));
+            matches!(kind, Some(FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice))
+        };
+        let patterns = scan::parse_patterns(&scan::pattern_text(&self.root)?)?;
+        let changed = changed.iter().filter(|(path, _)| !scan::is_apart(&patterns, path));
+        Ok(changed.count() == 0 && since.unsupported.iter().all(is_unsupported))
+    }
+
+    fn scan(&mut self, last: &Tree, text: &str, changed: Changed) -> Result<Scan, SyncError> {
+        let past = &mut self.past;
+        let mut at_barrier =
+            |path: &TreePath, beside: &[&[u8]], since| past.as_mut()?.at_barrier(path, beside, since);
+        let (root, known, groups) = (&self.root, &self.memory.cache, &self.groups);
+        if let Changed::Paths(mut changed) = changed {
+            let unsupported = self.memory.since.iter().flat_map(|since| &since.unsupported);
+            changed.extend(unsupported.map(|path| (path.clone(), false)));
+            tracing::debug!("{} paths have changed since the last sync", changed.len());
+            let report = &mut self.report;
+            let done = scan_changed(root, last, known, text, changed, groups, &mut at_barrier, report)?;
+            if let Some(scan) = done {
+                return Ok(scan);
+            }
+        }
+        scan(root, last, known, groups, &mut at_barrier, &mut self.report)
+    }
+
+    /// Examines the whole directory. `agreed` is a tree that it was on the way to.
+    pub(super) fn look(&mut self, last: &Tree, agreed: Option<&Tree>) -> Result<Tree, SyncError> {
+        let scan = self.scan(last, "", Changed::All)?;
+        self.take_scan(scan, last, agreed)
+    }
+
+    fn take_scan(
+        &mut self,
+        mut scan: Scan,
+        last: &Tree,
+        agreed: Option<&Tree>,
+    ) -> Result<Tree, SyncError> {
+        let inodes = self.memory.inodes();
+        self.notes.extend(scan.notes);
+        self.troubles.extend(scan.troubles);
+        unfit::complete(&mut scan.seen, last, &mut self.memory.unfit);
+        self.memory.save_unfit()?;
+        self.kept = scan.kept;
+        self.patterns = scan.patterns;
+        let (device, seq) = (&self.memory.device, self.memory.seq + 1);
+        let tree = self.groups.look(&mut scan.seen, last, inodes, agreed, device, seq);
+        let mut prints = scan.prints;
+        self.note_recipes(&mut prints, scan.examined.as_ref());
+        self.memory.cache = prints;
+        self.set_contents(&tree);
+        Ok(tree)
+    }
+
+    fn set_contents(&mut self, tree: &Tree) {
+        let content = |(path, entry): (&TreePath, &super::super::tree::Entry)| {
+            Some((entry.kind.content()?, path.clone()))
+        };
+        self.contents = tree.entries.iter().filter_map(content).collect();
+    }
+
+    /// Reads the tree, after an examination that did not need it.
+    pub(super) fn load_tree(&mut self) -> Result<(), SyncError> {
+        if std::mem::take(&mut self.unread) {
+            self.memory.load();
+            let tree = self.last()?;
+            self.set_contents(&tree);
+            self.tree = tree;
+        }
+        Ok(())
+    }
+
+    /// Remembers the recipes of contents: present ones, for the time when they are replaced, and those that were just
+    /// replaced. Looks for unknown ones among the `examined` files, or all.
+    pub(super) fn note_recipes(
+        &mut self,
+        prints: &mut BTreeMap<TreePath, Print>,
+        examined: Option<&BTreeSet<TreePath>>,
+    ) {
+        let Some(past) = &mut self.past else { return };
+        for (path, before) in &self.memory.cache {
+            let now = prints.get_mut(path);
+            match (now, before.content) {
+                (Some(now), content) if now.content == content => now.recipe = now.recipe.or(before.recipe),
+                (_, Some(content)) => {
+                    let last = match past.recipe(path) {
+                        Some(Known::Before(RecipeId(recipe))) => Some(recipe),
+                        _ => None,
+                    };
+                    if let Some(recipe) = before.recipe.or(last) {
+                        self.memory.past.insert(content, recipe);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let unknown = |print: &Print| print.content.is_some() && print.size > 0 && print.recipe.is_none();
+        let examined = |path: &TreePath| examined.is_none_or(|examined| examined.contains(path));
+        for (path, print) in prints.iter_mut().filter(|(path, print)| unknown(print) && examined(path)) {
+            if let Some(Known::Now(RecipeId(recipe))) = past.recipe(path) {
+                print.recipe = Some(recipe);
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The moment that a replica's head belongs to. The daemon of a mount lists the changes after it, so a sync examines those
+//! instead of walking the tree.
+//!
+//! Invariant: everything in the directory is as in the head's tree, except changes after the moment, and entries that are not
+//! synced. So a moment is taken before the walk that establishes it, and is dropped when anything was not examined: see
+//! [`super::scan::Scan::is_complete`]. A change of the rules that decide what is synced makes it useless; so does a restart of
+//! the daemon, which does not know moments of an earlier one.
+
+use super::group::Groups;
+use super::tree::TreePath;
+use super::version::SnapshotId;
+use serde::{Deserialize, Serialize};
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Since {
+    /// The daemon's name for the moment.
+    pub moment: String,
+    /// The snapshot that the directory had.
+    pub head: SnapshotId,
+    /// [`rules`] of then.
+    pub rules: [u8; 32],
+    /// Sockets and devices. The user is told of them at every sync.
+    pub unsupported: Vec<TreePath>,
+}
+
+/// Returns a hash of what decides which entries are examined, and how: the text of `.dedupfsignore`, and the groups.
+pub fn rules(patterns: &str, groups: &Groups) -> [u8; 32] {
+    let told = postcard::to_allocvec(&(patterns, groups.features())).expect("texts can be encoded");
+    *blake3::Hasher::new_derive_key("dedupfs sync rules").update(&told).finalize().as_bytes()
+}
