@@ -197,6 +197,55 @@ impl From<OwnedFd> for Root {
     }
 }
 
+/// The directories of paths that were used last, so that the next path in one of them needs no look-up. They are those of the
+/// time when they were opened, wherever they are now: a caller that moves directories itself begins anew.
+#[derive(Default)]
+pub struct Parents(Vec<(Vec<u8>, OwnedFd)>);
+
+/// Number of directories that are kept open: of two names, one often is in the same directory all the time.
+const PARENTS_MAX: usize = 3;
+
+impl Parents {
+    /// As [`Root::parent`].
+    pub fn of<'a>(&mut self, root: &Root, path: &'a [u8]) -> Result<(BorrowedFd<'_>, &'a [u8]), Errno> {
+        let (dir, name) = split(path);
+        if !is_name(name) {
+            return Err(Errno::XDEV);
+        }
+        let known = self.0.iter().position(|(known, _)| known == dir);
+        match known {
+            // The one used last is the first.
+            Some(at) => self.0[..=at].rotate_right(1),
+            None => {
+                let fd = root.open_at(dir, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+                self.0.truncate(PARENTS_MAX - 1);
+                self.0.insert(0, (dir.to_vec(), fd));
+            }
+        }
+        Ok((self.0[0].1.as_fd(), name))
+    }
+
+    /// As [`Root::stat`].
+    pub fn stat(&mut self, root: &Root, path: &[u8]) -> Result<Option<Stat>, Errno> {
+        let found = self.of(root, path);
+        match found.and_then(|(dir, name)| rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// As [`Root::rename`].
+    pub fn rename(&mut self, root: &Root, from: &[u8], to: &[u8], flags: RenameFlags) -> Result<(), Errno> {
+        self.of(root, from)?;
+        self.of(root, to)?;
+        // The two used last.
+        let fd = |path: &[u8]| self.0.iter().find(|(dir, _)| dir == split(path).0).map(|(_, fd)| fd);
+        let (from_dir, to_dir) = fd(from).zip(fd(to)).ok_or(Errno::NOENT)?;
+        rustix::fs::renameat_with(from_dir, split(from).1, to_dir, split(to).1, flags)
+    }
+}
+
 /// Reads attributes of paths in sequence; keeps the last directory open, so that the next path in it is
 /// cheaper.
 #[derive(Default)]

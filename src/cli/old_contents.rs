@@ -32,6 +32,8 @@ pub(super) struct StoreOldContents {
     pub backing: PathBuf,
     /// The state directory.
     pub state: PathBuf,
+    /// The overlaid directory: a mount does not pass on a sync of the filesystem.
+    pub disk: File,
 }
 
 impl StoreOldContents {
@@ -168,6 +170,14 @@ impl OldContents for StoreOldContents {
                 None
             }
         }
+    }
+
+    fn sync_all(&mut self) -> Result<(), SyncError> {
+        rustix::fs::syncfs(&self.disk).map_err(|e| SyncError::Io {
+            operation: "sync the filesystem of",
+            object: self.info.root.display().to_string(),
+            source: e.into(),
+        })
     }
 
     fn settle(&mut self) -> Result<(), SyncError> {

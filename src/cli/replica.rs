@@ -263,7 +263,10 @@ impl Mounted {
         report: Box<Report<'a>>,
     ) -> Result<Local<'a>, CliError> {
         let (info, backing, state) = (self.info.clone(), self.backing.clone(), self.state.clone());
-        let past = Box::new(StoreOldContents { info, backing, state });
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let disk = rustix::fs::open(&backing, flags, Mode::empty());
+        let disk = disk.map_err(|e| CliError::io("open", &self.info.root, &e.into()))?.into();
+        let past = Box::new(StoreOldContents { info, backing, state, disk });
         let open = if dry { Local::look_at } else { Local::open };
         let groups = self.groups()?;
         Ok(open(&self.tree, &self.memory, &self.info.store, &groups, force, Some(past), report)?)

@@ -6,7 +6,6 @@
 //! and reported; no later step then removes a content that this one should have moved.
 
 use super::adopt::Skipped;
-use super::error;
 use super::error::SyncError;
 use super::inodes::{self, Scarce};
 use super::plan::Op;
@@ -16,13 +15,14 @@ use super::staging::{Staging, copy_with_holes, whole};
 use super::tree::{ContentId, Entry, Kind, TreePath, is_reserved, join, shown, split};
 use super::unfit::{self, Xattrs};
 use super::wal_index::is_wal_index;
-use crate::beneath::Root;
+use crate::beneath::{Parents, Root};
 use ignore::gitignore::Gitignore;
 use links::Links;
 use opened::Opened;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 use skip::{Skip, Step, changed, refused};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
@@ -30,6 +30,7 @@ use std::io::Read;
 mod group_swap;
 mod links;
 mod opened;
+mod prepared;
 mod skip;
 
 /// A test hook that gets the path.
@@ -56,7 +57,10 @@ pub struct Executor<'a> {
     pub kept_dirs: bool,
     /// How many steps still need a staged content.
     uses: BTreeMap<ContentId, u32>,
-    touched: BTreeSet<TreePath>,
+    /// Directories whose names were changed.
+    pub touched: BTreeSet<TreePath>,
+    /// Directories of the last steps; only during steps that move no directory.
+    parents: Option<RefCell<Parents>>,
     /// Runs between the last examination of a path and its step.
     #[cfg(test)]
     pub between: Option<Between<'a>>,
@@ -86,18 +90,15 @@ impl<'a> Executor<'a> {
             kept_dirs: false,
             uses: BTreeMap::new(),
             touched: BTreeSet::new(),
+            parents: None,
             #[cfg(test)]
             between: None,
         })
     }
 
-    /// Does `ops`, and makes them durable. Returns the skipped steps, and the reasons.
+    /// Does `ops`. The caller makes the names in [`Executor::touched`] durable. Returns the skipped steps, and the reasons.
     pub fn run(&mut self, ops: &[Op]) -> Result<Vec<Skipped>, SyncError> {
-        for op in ops {
-            for content in op.staged().iter().filter_map(|(_, entry, _)| entry.kind.content()) {
-                *self.uses.entry(content).or_default() += 1;
-            }
-        }
+        self.uses = prepared::uses(ops);
         self.inodes = Scarce::for_steps(self.root, ops);
         let mut skipped: Vec<Skipped> = Vec::new();
         // Contents that a skipped step should have put somewhere.
@@ -118,6 +119,12 @@ impl<'a> Executor<'a> {
             let before = skipped.len();
             let linked = self.links.linked(op, self.prints);
             self.opened.open_directories(op, self.root)?;
+            self.parents = match op {
+                Op::Create { .. } | Op::Replace { .. } | Op::Meta { .. } => {
+                    self.parents.take().or_else(|| Some(RefCell::default()))
+                }
+                _ => None,
+            };
             let (path, done) = match op {
                 op if !self.only_renames(op) && self.inodes.are_too_few_for(self.root, op) => {
                     (op.path(), Err(Skip::Because(inodes::WHY.to_owned())))
@@ -151,9 +158,6 @@ impl<'a> Executor<'a> {
             }
         }
         self.opened.close();
-        for dir in &self.touched {
-            self.root.sync_dir(dir).map_err(|e| error::on("sync", dir, e))?;
-        }
         Ok(skipped)
     }
 
@@ -185,7 +189,19 @@ impl<'a> Executor<'a> {
     }
 
     fn stat(&self, path: &[u8]) -> Result<Option<Stat>, Skip> {
-        self.root.stat(path).map_err(refused(path, "look at"))
+        let found = match &self.parents {
+            Some(parents) => parents.borrow_mut().stat(self.root, path),
+            None => self.root.stat(path),
+        };
+        found.map_err(refused(path, "look at"))
+    }
+
+    /// As [`Root::rename`].
+    fn rename_to(&self, from: &TreePath, to: &TreePath, flags: RenameFlags) -> Result<(), Errno> {
+        match &self.parents {
+            Some(parents) => parents.borrow_mut().rename(self.root, from, to, flags),
+            None => self.root.rename(from, to, flags),
+        }
     }
 
     /// Remembers the entry that is at `path` now.
@@ -285,8 +301,10 @@ impl<'a> Executor<'a> {
 
     /// The same at `new`.
     fn put_at(&mut self, new: &TreePath, path: &TreePath, entry: &Entry, link: Option<&TreePath>) -> Step {
-        let (dir, name) = self.root.parent(new).map_err(refused(new, "open"))?;
+        let root = self.root;
+        let parent = || root.parent(new).map_err(refused(new, "open"));
         if let Some(link) = link {
+            let (dir, name) = parent()?;
             // It has the content that was examined, or that was put there.
             let known = self.prints.get(link).filter(|known| known.content == entry.kind.content());
             if !self.is_what_was(link, link)? {
@@ -310,18 +328,21 @@ impl<'a> Executor<'a> {
                 let staged = whole(*content);
                 match last {
                     true => self
-                        .root
-                        .rename(&staged, new, RenameFlags::NOREPLACE)
+                        .rename_to(&staged, new, RenameFlags::NOREPLACE)
                         .map_err(refused(&staged, "rename"))?,
                     false => self.copy(&staged, new)?,
                 }
-                self.put_metadata(new, entry, FileType::RegularFile)?;
+                if !(last && self.take_prepared(entry)) {
+                    self.put_metadata(new, entry, FileType::RegularFile)?;
+                }
             }
             Kind::Symlink(target) => {
+                let (dir, name) = parent()?;
                 rustix::fs::symlinkat(&target[..], &dir, name).map_err(refused(path, "make"))?;
                 self.put_metadata(new, entry, FileType::Symlink)?;
             }
             Kind::Fifo => {
+                let (dir, name) = parent()?;
                 let mode = Mode::from_raw_mode(0o600);
                 rustix::fs::mknodat(&dir, name, FileType::Fifo, mode, 0).map_err(refused(path, "make"))?;
                 self.put_metadata(new, entry, FileType::Fifo)?;
@@ -348,10 +369,17 @@ impl<'a> Executor<'a> {
         if self.stat(path)?.is_some() {
             return Err(changed());
         }
-        let new = self.prepare(path, entry, link)?;
-        if let Err(e) = self.root.rename(&new, path, RenameFlags::NOREPLACE) {
+        let new = match entry.kind.content().filter(|_| link.is_none() && self.is_prepared(entry)) {
+            // It is moved from the staging directly.
+            Some(content) => whole(content),
+            None => self.prepare(path, entry, link)?,
+        };
+        if let Err(e) = self.rename_to(&new, path, RenameFlags::NOREPLACE) {
             self.give_back(&new, entry, link)?;
             return Err(refused(path, "create")(e));
+        }
+        if link.is_none() {
+            self.take_prepared(entry);
         }
         self.touch(path);
         self.note(path, entry.kind.content())
@@ -360,6 +388,7 @@ impl<'a> Executor<'a> {
     /// Stages a content again that was not put in place, for the next attempt.
     fn give_back(&mut self, new: &TreePath, entry: &Entry, link: Option<&TreePath>) -> Step {
         match (entry.kind.content(), link) {
+            (Some(content), None) if *new == whole(content) => Ok(()),
             (Some(content), None) => {
                 self.root.rename(new, &whole(content), RenameFlags::empty()).map_err(refused(new, "rename"))
             }
@@ -372,13 +401,13 @@ impl<'a> Executor<'a> {
         let new = self.prepare(path, entry, link)?;
         #[cfg(test)]
         self.between.iter_mut().for_each(|happens| happens(path));
-        if let Err(e) = self.root.rename(&new, path, RenameFlags::EXCHANGE) {
+        if let Err(e) = self.rename_to(&new, path, RenameFlags::EXCHANGE) {
             self.give_back(&new, entry, link)?;
             return Err(refused(path, "exchange")(e));
         }
         // The old entry has left its name: verify that it is the examined one.
         if !self.is_what_was(&new, path)? {
-            self.root.rename(&new, path, RenameFlags::EXCHANGE).map_err(refused(path, "exchange"))?;
+            self.rename_to(&new, path, RenameFlags::EXCHANGE).map_err(refused(path, "exchange"))?;
             self.give_back(&new, entry, link)?;
             return Err(changed());
         }
@@ -463,8 +492,19 @@ impl<'a> Executor<'a> {
         self.note(path, content)
     }
 
-    /// Sets mode, xattrs and time, in this order, since each changes the one after it.
+    /// Sets mode, xattrs and time, in this order, since each changes the one after it. Makes them durable for a file.
     fn put_metadata(&mut self, path: &TreePath, entry: &Entry, kind: FileType) -> Step {
+        self.put_metadata_at(path, entry, kind, true).map(drop)
+    }
+
+    /// The same; a file is synced only if `sync` is set. Returns the inode number of a file or directory.
+    fn put_metadata_at(
+        &mut self,
+        path: &TreePath,
+        entry: &Entry,
+        kind: FileType,
+        sync: bool,
+    ) -> Result<u64, Skip> {
         let time = Timespec { tv_sec: entry.mtime.0, tv_nsec: entry.mtime.1.into() };
         let omit = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
         let times = Timestamps { last_access: omit, last_modification: time };
@@ -477,7 +517,7 @@ impl<'a> Executor<'a> {
                     .map_err(refused(path, "set the mode of"))?;
             }
             let done = rustix::fs::utimensat(&dir, name, &times, AtFlags::SYMLINK_NOFOLLOW);
-            return done.map_err(refused(path, "set the time of"));
+            return done.map(|()| 0).map_err(refused(path, "set the time of"));
         }
         let fd = self
             .root
@@ -492,9 +532,11 @@ impl<'a> Executor<'a> {
             .map_err(refused(path, "set the mode of"))?;
         if kind == FileType::RegularFile {
             rustix::fs::futimens(&fd, &times).map_err(refused(path, "set the time of"))?;
-            rustix::fs::fsync(&fd).map_err(refused(path, "sync"))?;
+            if sync {
+                rustix::fs::fsync(&fd).map_err(refused(path, "sync"))?;
+            }
         }
-        Ok(())
+        Ok(ino(&stat))
     }
 
     /// Sets xattrs, and remembers those that do not fit.

@@ -428,11 +428,7 @@ impl Replica for Local<'_> {
     fn adopt(&mut self, snapshot: &Snapshot, target: &Tree, ops: &[Op]) -> Result<Done, SyncError> {
         let id = snapshot.id();
         let before = self.tree.clone();
-        if !ops.is_empty() {
-            // Staged files are durable; this makes their names durable.
-            let staging = super::tree::STAGING.as_bytes();
-            self.root.sync_dir(staging).map_err(|e| error::on("sync", staging, e))?;
-        }
+        self.make_contents_durable(ops)?;
         self.memory.put_tree(id, target)?;
         self.memory.taking = Some(snapshot.clone());
         self.memory.save()?;

@@ -71,6 +71,8 @@ pub trait OldContents {
     fn changes(&mut self, _since: Option<&str>) -> Option<Changes> {
         None
     }
+    /// Makes everything durable that was written to the directory. Reports an error of any write since this was opened.
+    fn sync_all(&mut self) -> Result<(), SyncError>;
     /// Waits until all written files are in the store.
     fn settle(&mut self) -> Result<(), SyncError>;
 }

@@ -3,7 +3,7 @@
 //!
 //! | name | content |
 //! | --- | --- |
-//! | 64 hex digits | a whole content, verified and durable |
+//! | 64 hex digits | a whole content, verified; durable before any step of the sync. After an interruption it is verified again |
 //! | the same with `.part` | a part left by an interrupted attempt: chunks are read from it |
 //! | the same with `.new` | a content that is being written |
 //! | `swap-` and a number | an entry just taken out of the tree, until it is examined again |
@@ -11,11 +11,12 @@
 use super::content::{Cutter, Tag};
 use super::error;
 use super::error::SyncError;
-use super::tree::{ContentId, STAGING, TreePath, join, shown};
-use crate::beneath::Root;
-use rustix::fs::{FileType, Mode, OFlags, RenameFlags};
+use super::tree::{ContentId, STAGING, Time, TreePath, join, shown};
+use super::unfit::Xattrs;
+use crate::beneath::{Parents, Root};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::FileExt;
@@ -30,7 +31,29 @@ pub struct Staging {
     chunks: HashMap<Tag, (u32, u64, u32)>,
     bases: Vec<TreePath>,
     begun: Option<(ContentId, File)>,
-    swaps: u64,
+    /// The number of the last swap name; `None` until the names in use are known.
+    swaps: Option<u64>,
+    /// Contents with a part from an interrupted attempt.
+    parts: BTreeSet<ContentId>,
+    /// Whole contents that are not durable yet.
+    unsynced: BTreeSet<ContentId>,
+    parents: Parents,
+    /// Whole contents with their final metadata.
+    pub prepared: BTreeMap<ContentId, Prepared>,
+}
+
+/// The metadata that a whole content has got.
+pub struct Prepared {
+    /// Inode number.
+    pub ino: u64,
+    /// Permission bits.
+    pub mode: u16,
+    /// Time.
+    pub mtime: Time,
+    /// Xattrs.
+    pub xattrs: Xattrs,
+    /// Those of them that did not fit.
+    pub unfit: Option<(Xattrs, Errno)>,
 }
 
 /// Returns the path of a name in the staging directory.
@@ -155,17 +178,15 @@ pub fn copy_with_holes(from: &mut File, to: &mut File) -> io::Result<ContentId> 
     Ok(ContentId(*hasher.finalize().as_bytes()))
 }
 
-/// Makes the content that was begun as `begun` durable as `content`.
-fn finish(root: &Root, file: &File, begun: ContentId, content: ContentId) -> Result<(), SyncError> {
-    let new = staged(&format!("{begun}.new"));
-    file.sync_data().map_err(|e| SyncError::io("sync", shown(&new), e))?;
-    let done = root.rename(&new, &whole(content), RenameFlags::empty());
-    done.map_err(|e| error::on("rename", &new, e))?;
-    let part = staged(&format!("{content}.part"));
-    match root.remove(&part, false) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(e) => Err(error::on("remove", &part, e)),
+/// Returns the content of a name in the staging directory with this suffix.
+fn content_of(path: &[u8], suffix: &[u8]) -> Option<ContentId> {
+    let name = path.strip_prefix(STAGING.as_bytes())?.strip_prefix(b"/")?.strip_suffix(suffix)?;
+    let hex = std::str::from_utf8(name).ok().filter(|hex| hex.len() == 64)?;
+    let mut id = [0; 32];
+    for (byte, digits) in id.iter_mut().zip(hex.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
     }
+    Some(ContentId(id))
 }
 
 impl Staging {
@@ -181,8 +202,76 @@ impl Staging {
                 };
                 done.map_err(|e| error::on("rename", &path, e))?;
             }
+            if let Some(content) = content_of(&path, b"") {
+                self.verify(root, &path, content)?;
+            }
         }
+        let all = all(root)?.unwrap_or_default();
+        self.parts = all.iter().filter_map(|path| content_of(path, b".part")).collect();
         Ok(())
+    }
+
+    /// Verifies a content that an interrupted attempt left as whole: after a power cut it may not be. Then it becomes a part.
+    fn verify(&mut self, root: &Root, path: &TreePath, content: ContentId) -> Result<(), SyncError> {
+        if !rustix::process::geteuid().is_root() {
+            // It may have got the mode of its file already. Root may read it in any case.
+            let (dir, name) = self.parents.of(root, path).map_err(|e| error::on("open", path, e))?;
+            let _ = rustix::fs::chmodat(dir, name, Mode::from_raw_mode(0o600), AtFlags::empty());
+        }
+        let done = match hash(root, path) {
+            Ok(Some(found)) if found == content => {
+                self.unsynced.insert(content);
+                return Ok(());
+            }
+            Ok(_) => root.rename(path, &[path, &b".part"[..]].concat(), RenameFlags::empty()),
+            // It cannot be read.
+            Err(_) => root.remove_all(path),
+        };
+        done.map_err(|e| error::on("clean up", path, e))
+    }
+
+    /// Returns the number of whole contents that are not durable yet.
+    pub fn unsynced(&self) -> usize {
+        self.unsynced.len()
+    }
+
+    /// Makes them durable one by one.
+    pub fn sync_each(&mut self, root: &Root) -> Result<(), SyncError> {
+        for content in std::mem::take(&mut self.unsynced) {
+            let path = whole(content);
+            // Those with their metadata were synced then.
+            if self.prepared.contains_key(&content) {
+                continue;
+            }
+            match root.open_at(&path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
+                Ok(file) => rustix::fs::fsync(file).map_err(|e| error::on("sync", &path, e))?,
+                // The step that needs it is skipped.
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(error::on("open", &path, e)),
+            }
+        }
+        root.sync_dir(STAGING.as_bytes()).map_err(|e| error::on("sync", STAGING.as_bytes(), e))
+    }
+
+    /// Notes that the filesystem was synced.
+    pub fn are_synced(&mut self) {
+        self.unsynced.clear();
+    }
+
+    /// Names the content that was begun as `begun`, and is complete.
+    fn name_whole(&mut self, root: &Root, begun: ContentId, content: ContentId) -> Result<(), SyncError> {
+        let new = staged(&format!("{begun}.new"));
+        let done = self.parents.rename(root, &new, &whole(content), RenameFlags::empty());
+        done.map_err(|e| error::on("rename", &new, e))?;
+        self.unsynced.insert(content);
+        if !self.parts.remove(&content) {
+            return Ok(());
+        }
+        let part = staged(&format!("{content}.part"));
+        match root.remove(&part, false) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(error::on("remove", &part, e)),
+        }
     }
 
     /// Copies a content from a file of the tree. Returns false if the file does not have this content any more.
@@ -195,7 +284,7 @@ impl Staging {
         let mut to = create(root, &new)?;
         let copied = copy_with_holes(&mut File::from(fd), &mut to);
         match copied.map_err(|e| SyncError::io("copy", shown(from), e))? == content {
-            true => finish(root, &to, content, content).map(|()| true),
+            true => self.name_whole(root, content, content).map(|()| true),
             false => Ok(false),
         }
     }
@@ -278,29 +367,36 @@ impl Staging {
         let (begun, file) = self.begun.as_mut().expect("a content was begun");
         let set = file.stream_position().and_then(|len| file.set_len(len));
         set.map_err(|e| SyncError::io("write", format!("{STAGING}/{content}"), e))?;
-        finish(root, file, *begun, content)?;
+        let begun = *begun;
+        self.name_whole(root, begun, content)?;
         self.begun = None;
         Ok(())
     }
 
     /// Returns a free name for an entry that is taken out of the tree or put into it.
     pub fn swap_name(&mut self, root: &Root) -> Result<TreePath, SyncError> {
-        loop {
-            self.swaps += 1;
-            let path = staged(&format!("swap-{}", self.swaps));
-            if root.stat(&path).map_err(|e| error::on("look at", &path, e))?.is_none() {
+        let last = match self.swaps {
+            Some(last) => last,
+            None => {
+                // An entry that an earlier sync left there keeps its name.
+                let number = |path: &TreePath| {
+                    std::str::from_utf8(path.strip_prefix(&staged("swap-")[..])?).ok()?.parse::<u64>().ok()
+                };
+                let used = swaps(root)?.iter().filter_map(number).max().unwrap_or(0);
                 // The directory exists.
-                if self.swaps == 1 {
-                    drop(create(root, &path)?);
-                    root.remove(&path, false).map_err(|e| error::on("remove", &path, e))?;
-                }
-                return Ok(path);
+                let path = staged(&format!("swap-{}", used + 1));
+                drop(create(root, &path)?);
+                root.remove(&path, false).map_err(|e| error::on("remove", &path, e))?;
+                used
             }
-        }
+        };
+        self.swaps = Some(last + 1);
+        Ok(staged(&format!("swap-{}", last + 1)))
     }
 
     /// Removes the directory if it is empty.
-    pub fn clear_if_empty(&self, root: &Root) -> Result<(), SyncError> {
+    pub fn clear_if_empty(&mut self, root: &Root) -> Result<(), SyncError> {
+        self.parents = Parents::default();
         match root.remove(STAGING.as_bytes(), true) {
             Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
             Err(e) => Err(error::on("remove", STAGING.as_bytes(), e)),

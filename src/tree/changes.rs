@@ -401,4 +401,68 @@ mod tests {
             stop.store(true, Ordering::Relaxed);
         });
     }
+
+    fn since(changes: &Changes, moment: Option<Moment>) -> (Moment, Option<Vec<u64>>) {
+        let (now, changed) = changes.since(moment, Vec::new).unwrap();
+        let numbers = |changed: HashMap<FileId, Change>| {
+            let mut numbers: Vec<u64> = changed.into_keys().map(|inode| inode.0).collect();
+            numbers.sort_unstable();
+            numbers
+        };
+        (now, changed.map(numbers))
+    }
+
+    #[test]
+    fn changes_after_a_moment_are_listed_until_a_later_one_is_asked_for() {
+        let changes = Changes::default();
+        changes.note(FileId(1), Change::Touched);
+        let (first, changed) = since(&changes, None);
+        assert_eq!(changed, None, "what came before it began is not known");
+        assert_eq!(since(&changes, Some(first)), (first, Some(vec![])));
+        changes.note(FileId(2), Change::Moved);
+        changes.note(FileId(3), Change::Touched);
+        let (second, changed) = since(&changes, Some(first));
+        assert_eq!(changed, Some(vec![2, 3]));
+        assert_eq!(since(&changes, Some(first)).1, Some(vec![2, 3]), "the answer was lost");
+        changes.note(FileId(3), Change::Touched);
+        changes.note(FileId(2), Change::Touched);
+        changes.forget(FileId(2));
+        assert_eq!(since(&changes, Some(second)).1, Some(vec![3]));
+        assert_eq!(since(&changes, Some(first)).1, None, "the list begins later");
+        let text: Moment = second.to_string().parse().unwrap();
+        assert_eq!(text, second);
+        let other = Changes::default();
+        since(&other, None);
+        assert_eq!(since(&other, Some(second)).1, None, "a moment of another list");
+        assert_eq!(since(&changes, Some(Moment { number: second.number + 9, ..second })).1, None);
+    }
+
+    /// A snapshot takes its list, and a sync keeps its own.
+    #[test]
+    fn both_readers_get_all_changes() {
+        let changes = Changes::default();
+        changes.begin();
+        let (moment, _) = since(&changes, None);
+        changes.note(FileId(1), Change::Touched);
+        assert_eq!(changes.take().map(|taken| taken.len()), Some(1));
+        changes.end();
+        assert_eq!(since(&changes, Some(moment)).1, Some(vec![1]));
+        changes.begin();
+        changes.note(FileId(2), Change::Touched);
+        since(&changes, Some(moment));
+        assert_eq!(changes.take().map(|taken| taken.len()), Some(1));
+    }
+
+    #[test]
+    fn what_can_change_unseen_counts_again_after_it_was_closed() {
+        let changes = Changes::default();
+        let open = || vec![FileId(7)];
+        let (first, _) = changes.since(None, open).unwrap();
+        let (second, changed) = changes.since(Some(first), Vec::new).unwrap();
+        assert!(changed.unwrap().contains_key(&FileId(7)), "it was open at the first moment");
+        assert_eq!(since(&changes, Some(second)).1, Some(vec![]));
+        let (third, changed) = changes.since(Some(second), open).unwrap();
+        assert!(changed.unwrap().contains_key(&FileId(7)));
+        assert_eq!(since(&changes, Some(third)).1, Some(vec![7]));
+    }
 }

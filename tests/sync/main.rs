@@ -4,5 +4,6 @@
 mod common;
 
 mod scenarios;
+mod since;
 mod sync;
 mod sync_rules;

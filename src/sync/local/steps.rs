@@ -1,7 +1,7 @@
 //! Steps of a plan, done to the directory.
 
 use super::super::adopt::{Skipped, Steps};
-use super::super::error::SyncError;
+use super::super::error::{self, SyncError};
 use super::super::execute::Executor;
 use super::super::group::Groups;
 use super::super::ignored::{self, Ignored};
@@ -14,13 +14,51 @@ use super::Local;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 
+/// Up to this many files and directories are synced one by one: a sync of the filesystem also waits for what others wrote.
+const FEW: usize = 16;
+
+impl Local<'_> {
+    /// Makes staged contents durable, with the metadata of the files that they become.
+    pub(super) fn make_contents_durable(&mut self, ops: &[Op]) -> Result<(), SyncError> {
+        let staged = ops.iter().map(|op| op.staged().len()).sum::<usize>();
+        if self.staging.unsynced() == 0 {
+            return Ok(());
+        }
+        let together = staged.max(self.staging.unsynced()) > FEW && self.past.is_some();
+        let (cache, absent) = (&mut self.memory.cache, &self.absent);
+        Executor::new(&self.root, &mut self.staging, cache, absent)?.prepare_all(ops, !together)?;
+        if together && self.sync_all()? {
+            self.staging.are_synced();
+            return Ok(());
+        }
+        self.staging.sync_each(&self.root)
+    }
+
+    /// Syncs the filesystem; returns false if that is not possible.
+    fn sync_all(&mut self) -> Result<bool, SyncError> {
+        match &mut self.past {
+            Some(past) => past.sync_all().map(|()| true),
+            None => Ok(false),
+        }
+    }
+}
+
 impl Steps for Local<'_> {
     fn run(&mut self, ops: &[Op]) -> Result<Vec<Skipped>, SyncError> {
+        self.make_contents_durable(ops)?;
         let (cache, absent) = (&mut self.memory.cache, &self.absent);
         let mut executor = Executor::new(&self.root, &mut self.staging, cache, absent)?;
         let done = executor.run(ops);
         let (unfit, kept_dirs) = (std::mem::take(&mut executor.unfit), executor.kept_dirs);
+        let touched = std::mem::take(&mut executor.touched);
         drop(executor);
+        if touched.len() > FEW && self.sync_all()? {
+            tracing::debug!("{} directories were synced together", touched.len());
+        } else {
+            for dir in touched {
+                self.root.sync_dir(&dir).map_err(|e| error::on("sync", &dir, e))?;
+            }
+        }
         if kept_dirs {
             // Only a walk finds them.
             self.memory.save_since(None)?;

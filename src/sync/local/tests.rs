@@ -30,6 +30,7 @@ mod deltas;
 mod groups;
 mod lies;
 mod links;
+mod since;
 mod troubles;
 
 struct Copy {
@@ -38,6 +39,8 @@ struct Copy {
     past: Mutex<BTreeMap<RecipeId, Vec<u8>>>,
     /// Programs are held up by who has it.
     held: Mutex<()>,
+    /// What a daemon saw; it has a mount only if this is set. Every moment is the same to it.
+    changed: Mutex<Option<Vec<(TreePath, bool)>>>,
 }
 
 /// A store that keeps every content for which it was ever asked.
@@ -62,6 +65,16 @@ impl OldContents for Kept<'_> {
         let mut file = super::super::content::nameless()?;
         file.write_all(bytes).unwrap();
         Ok(Some(file))
+    }
+
+    fn changes(&mut self, since: Option<&str>) -> Option<super::super::old_contents::Changes> {
+        let changed = self.0.changed.lock().unwrap().clone()?;
+        let changed = since.filter(|since| *since == "now").map(|_| changed);
+        Some(super::super::old_contents::Changes { moment: "now".to_owned(), changed })
+    }
+
+    fn sync_all(&mut self) -> Result<(), SyncError> {
+        Ok(())
     }
 
     fn resembling(&mut self, _: &TreePath) -> Vec<(TreePath, f64)> {
@@ -111,7 +124,7 @@ impl Copy {
         for name in ["tree", "state"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        Copy { dir, past: Mutex::default(), held: Mutex::default() }
+        Copy { dir, past: Mutex::default(), held: Mutex::default(), changed: Mutex::default() }
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -141,7 +154,9 @@ impl Copy {
     }
 
     fn tree(&self) -> Tree {
-        self.open(true).unwrap().tree.clone()
+        let mut local = self.open(true).unwrap();
+        local.load_tree().unwrap();
+        local.tree.clone()
     }
 
     fn names(&self) -> Vec<String> {
