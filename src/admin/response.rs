@@ -1,7 +1,8 @@
 use super::{
-    BarrierReport, ChangesReport, CheckReport, ContainedReport, DiffReport, ExportReport, GcReport, GroupsByMethod,
-    LogReport, MethodContents, MethodKeys, OldContentsReport, OptimizeReport, PairsByMethod, RestoreReport,
-    SettleReport, SimilarByMethod, SnapshotReport, StatusReport, TemplateReport, WouldFreeReport,
+    BarrierReport, ChangesReport, CheckReport, ContainedReport, DiffReport, ExportReport, GcReport,
+    GroupsByMethod, LogReport, MethodContents, MethodKeys, OldContentsReport, OptimizeReport, PairsByMethod,
+    RestoreReport, SettleReport, SimilarByMethod, SnapshotReport, StatusReport, TemplateReport,
+    WouldFreeReport,
 };
 use crate::maintain::ScanReport;
 use crate::query::{Groups, Matches};

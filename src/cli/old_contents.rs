@@ -1,8 +1,8 @@
 //! Former contents and similar files of a mounted overlay, from its daemon.
 
 use crate::admin::{
-    BarrierReport, BarrierRequest, BarrierRow, ChangedRow, ChangesReport, OldContentsReport, Request, Response, barrier_file,
-    old_content_file,
+    BarrierReport, BarrierRequest, BarrierRow, ChangedRow, ChangesReport, OldContentsReport, Request,
+    Response, barrier_file, old_content_file,
 };
 use crate::backing::stub;
 use crate::contents::SimilarOptions;

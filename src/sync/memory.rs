@@ -344,11 +344,7 @@ impl Memory {
 
     /// Returns the snapshots whose trees are stored.
     pub fn trees(&self) -> Vec<SnapshotId> {
-        self.dag
-            .iter()
-            .map(|(id, _)| id)
-            .filter(|id| self.has_tree(*id))
-            .collect()
+        self.dag.iter().map(|(id, _)| id).filter(|id| self.has_tree(*id)).collect()
     }
 
     /// Forgets snapshots and trees that no known device needs any more.
@@ -405,6 +401,7 @@ mod tests {
     fn a_head_keeps_its_own_inodes_until_the_next_one_is_written() {
         let dir = tempfile::tempdir().unwrap();
         let mut memory = Memory::open(dir.path()).unwrap();
+        memory.load();
         let print = |ino| Print {
             ino,
             size: 0,

@@ -30,7 +30,10 @@ impl Local<'_> {
         let since = self.memory.since.clone().filter(|since| {
             let is_head = |head: &SnapshotId| *head == since.head && self.memory.has_tree(*head);
             let same_rules = since.rules == rules(&text, &self.groups);
-            agreed.is_none() && self.memory.unfit.is_empty() && self.memory.head.as_ref().is_some_and(is_head) && same_rules
+            agreed.is_none()
+                && self.memory.unfit.is_empty()
+                && self.memory.head.as_ref().is_some_and(is_head)
+                && same_rules
         });
         let (moment, changed) = self.changes(since.as_ref());
         if let (Changed::Paths(changed), Some(since)) = (&changed, &since)
@@ -71,7 +74,8 @@ impl Local<'_> {
     /// Asks the daemon for the moment now, and for the changes.
     fn changes(&mut self, since: Option<&Since>) -> (Option<String>, Changed) {
         let asked = since.map(|since| &*since.moment);
-        let Some(Changes { moment, changed }) = self.past.as_mut().and_then(|past| past.changes(asked)) else {
+        let Some(Changes { moment, changed }) = self.past.as_mut().and_then(|past| past.changes(asked))
+        else {
             return (None, Changed::All);
         };
         let changed = match changed.zip(since) {
@@ -116,12 +120,7 @@ impl Local<'_> {
         self.take_scan(scan, last, agreed)
     }
 
-    fn take_scan(
-        &mut self,
-        mut scan: Scan,
-        last: &Tree,
-        agreed: Option<&Tree>,
-    ) -> Result<Tree, SyncError> {
+    fn take_scan(&mut self, mut scan: Scan, last: &Tree, agreed: Option<&Tree>) -> Result<Tree, SyncError> {
         let inodes = self.memory.inodes();
         self.notes.extend(scan.notes);
         self.troubles.extend(scan.troubles);

@@ -474,7 +474,11 @@ fn a_change_under_the_step_is_put_back() {
             a.write(name, "OLD");
             let now = local.root.stat(name.as_bytes()).unwrap().unwrap();
             let known = local.memory.cache.get_mut(name.as_bytes()).unwrap();
-            *known = Print { fresh: true, content: known.content, ..super::super::print::print(&now, None) };
+            *known = super::super::print::Print {
+                fresh: true,
+                content: known.content,
+                ..super::super::print::print(&now, None)
+            };
         }
         let absent = BTreeMap::new();
         let mut executor =

@@ -9,8 +9,7 @@ const USER: u32 = 65534;
 impl Copy {
     /// In `dir`, for a user who is not root.
     fn of_user(dir: &str) -> Copy {
-        let copy =
-            Copy { dir: tempfile::tempdir_in(dir).unwrap(), past: Mutex::default(), held: Mutex::default() };
+        let copy = Copy { dir: tempfile::tempdir_in(dir).unwrap(), ..Copy::new() };
         fs::set_permissions(copy.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
         for name in ["tree", "state"] {
             fs::create_dir(copy.dir.path().join(name)).unwrap();
