@@ -198,11 +198,11 @@ impl From<OwnedFd> for Root {
 }
 
 /// The directories of paths that were used last, so that the next path in one of them needs no look-up. They are those of the
-/// time when they were opened, wherever they are now: a caller that moves directories itself begins anew.
+/// time when they were opened, wherever they are now: a caller that moves directories itself makes a new one.
 #[derive(Default)]
 pub struct Parents(Vec<(Vec<u8>, OwnedFd)>);
 
-/// Number of directories that are kept open: of two names, one often is in the same directory all the time.
+/// Number of directories that are kept open: for a rename between two, and one more.
 const PARENTS_MAX: usize = 3;
 
 impl Parents {

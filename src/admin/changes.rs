@@ -1,4 +1,4 @@
-//! What changed in the mount since a moment, so that a sync need not walk the tree.
+//! Changes in the mount since a moment, so that a sync need not walk the tree.
 //!
 //! The daemon sees changes through its mount only. If the bare directory can be reached, or after a restart of the daemon, it
 //! does not answer the question, and the sync walks.
@@ -16,7 +16,7 @@ const CHANGES_MAX: usize = 100_000;
 pub struct ChangesReport {
     /// The moment of this answer; none if changes may happen that the daemon does not see.
     pub moment: Option<String>,
-    /// What changed; none if that is not completely known.
+    /// The changes; none if they are not completely known.
     pub changed: Option<Vec<ChangedRow>>,
 }
 

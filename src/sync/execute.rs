@@ -66,6 +66,15 @@ pub struct Executor<'a> {
     pub between: Option<Between<'a>>,
 }
 
+/// Returns how many steps need each staged content.
+fn uses(ops: &[Op]) -> BTreeMap<ContentId, u32> {
+    let mut uses = BTreeMap::new();
+    for content in ops.iter().flat_map(Op::staged).filter_map(|(_, entry, _)| entry.kind.content()) {
+        *uses.entry(content).or_default() += 1;
+    }
+    uses
+}
+
 impl<'a> Executor<'a> {
     /// Returns an executor for the directory that `prints` describe. Contents in `absent` are not staged.
     pub fn new(
@@ -98,7 +107,7 @@ impl<'a> Executor<'a> {
 
     /// Does `ops`. The caller makes the names in [`Executor::touched`] durable. Returns the skipped steps, and the reasons.
     pub fn run(&mut self, ops: &[Op]) -> Result<Vec<Skipped>, SyncError> {
-        self.uses = prepared::uses(ops);
+        self.uses = uses(ops);
         self.inodes = Scarce::for_steps(self.root, ops);
         let mut skipped: Vec<Skipped> = Vec::new();
         // Contents that a skipped step should have put somewhere.

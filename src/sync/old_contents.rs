@@ -67,7 +67,7 @@ pub trait OldContents {
     /// no such moment.
     fn at_barrier(&mut self, path: &TreePath, beside: &[&[u8]], since: Time) -> Option<Vec<Row>>;
     /// Returns the moment now, and the changes since an earlier one: every change of a name, an attribute or a content that
-    /// ended before now. Returns `None` if changes may happen that nobody sees.
+    /// ended before now. Returns `None` if changes may happen that the daemon does not see.
     fn changes(&mut self, _since: Option<&str>) -> Option<Changes> {
         None
     }

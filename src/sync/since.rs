@@ -3,7 +3,7 @@
 //!
 //! Invariant: everything in the directory is as in the head's tree, except changes after the moment, and entries that are not
 //! synced. So a moment is taken before the walk that establishes it, and is dropped when anything was not examined: see
-//! [`super::scan::Scan::is_complete`]. A change of the rules that decide what is synced makes it useless; so does a restart of
+//! [`super::scan::Scan::is_complete`]. A change of the patterns or groups makes it useless; so does a restart of
 //! the daemon, which does not know moments of an earlier one.
 
 use super::group::Groups;
@@ -20,11 +20,11 @@ pub struct Since {
     pub head: SnapshotId,
     /// [`rules`] of then.
     pub rules: [u8; 32],
-    /// Sockets and devices. The user is told of them at every sync.
+    /// Sockets and devices. Every sync names them to the user.
     pub unsupported: Vec<TreePath>,
 }
 
-/// Returns a hash of what decides which entries are examined, and how: the text of `.dedupfsignore`, and the groups.
+/// Returns a hash of the rules for entries and how they are examined: the text of `.dedupfsignore`, and the groups.
 pub fn rules(patterns: &str, groups: &Groups) -> [u8; 32] {
     let told = postcard::to_allocvec(&(patterns, groups.features())).expect("texts can be encoded");
     *blake3::Hasher::new_derive_key("dedupfs sync rules").update(&told).finalize().as_bytes()

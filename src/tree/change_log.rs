@@ -11,6 +11,9 @@ use crate::id::FileId;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+/// Changes with their present paths; `None` if not all are known.
+pub type ChangedPaths = Option<Vec<(PathBuf, Change)>>;
+
 impl Tree {
     /// Notes changes from now on, and forgets those before.
     pub fn begin_changes(&self) {
@@ -64,7 +67,7 @@ impl Tree {
         moment: Option<Moment>,
         most: usize,
         keep_going: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<(Moment, Option<Vec<(PathBuf, Change)>>)>> {
+    ) -> Result<Option<(Moment, ChangedPaths)>> {
         let Some(still) = self.stand_still(keep_going) else { return Ok(None) };
         let (now, changed) = self.changes.since(moment, || self.written_to())?;
         drop(still);
@@ -88,7 +91,7 @@ impl Tree {
         written
     }
 
-    fn present_paths(&self, noted: HashMap<FileId, Change>) -> Result<Option<Vec<(PathBuf, Change)>>> {
+    fn present_paths(&self, noted: HashMap<FileId, Change>) -> Result<ChangedPaths> {
         let mut finder = self.catalog.finder(&self.backing);
         let (mut found, mut names) = (Vec::with_capacity(noted.len()), Vec::new());
         for (inode, change) in noted {

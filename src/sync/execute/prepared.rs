@@ -1,23 +1,13 @@
 //! Staged contents that have their final metadata already. So one sync of the filesystem makes many of them durable, and a
 //! step needs one rename.
 
-use super::Executor;
 use super::skip::Skip;
+use super::{Executor, uses};
 use crate::sync::error::SyncError;
 use crate::sync::plan::Op;
 use crate::sync::staging::{Prepared, whole};
-use crate::sync::tree::{ContentId, Entry, Kind};
+use crate::sync::tree::{Entry, Kind};
 use rustix::fs::FileType;
-use std::collections::BTreeMap;
-
-/// Returns how many steps need each staged content.
-pub(super) fn uses(ops: &[Op]) -> BTreeMap<ContentId, u32> {
-    let mut uses = BTreeMap::new();
-    for content in ops.iter().flat_map(Op::staged).filter_map(|(_, entry, _)| entry.kind.content()) {
-        *uses.entry(content).or_default() += 1;
-    }
-    uses
-}
 
 impl Executor<'_> {
     /// Gives staged contents their metadata, before anything in the tree is changed. Syncs each of them if `sync` is set;

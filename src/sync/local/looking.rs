@@ -1,4 +1,4 @@
-//! What a directory holds now: by a walk, or by what the daemon of its mount saw since the last sync.
+//! Examination of a directory: by a walk, or by the changes that the daemon of its mount saw since the last sync.
 
 use super::super::error::SyncError;
 use super::super::guard;
@@ -14,7 +14,7 @@ use crate::id::RecipeId;
 use rustix::fs::FileType;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What may have changed since the head.
+/// Entries that may have changed since the head.
 enum Changed {
     /// Everything.
     All,
@@ -26,7 +26,7 @@ impl Local<'_> {
     /// Examines the directory, and makes the result the snapshot of this device.
     pub(super) fn snapshot(&mut self, agreed: Option<&Tree>, force: bool) -> Result<(), SyncError> {
         let text = scan::pattern_text(&self.root)?;
-        // The moment comes first: what changes during the examination is examined again by the next sync.
+        // The moment comes first: the next sync examines changes during this examination again.
         let since = self.memory.since.clone().filter(|since| {
             let is_head = |head: &SnapshotId| *head == since.head && self.memory.has_tree(*head);
             let same_rules = since.rules == rules(&text, &self.groups);

@@ -1,4 +1,4 @@
-//! Scan of what has changed: everything else is as in the last tree.
+//! Scan of changed entries: all others are as in the last tree.
 
 use super::super::error::{self, SyncError};
 use super::super::group::Groups;
