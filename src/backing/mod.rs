@@ -349,6 +349,13 @@ pub fn set_times(
     fs::utimensat(CWD, proc_path(path_fd), &times, AtFlags::empty())
 }
 
+/// Sets the modification time of an open file.
+pub fn set_mtime(file: impl AsFd, mtime: Time) -> rustix::io::Result<()> {
+    let omit = Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT as _ };
+    let last_modification = Timespec { tv_sec: mtime.sec, tv_nsec: mtime.nsec.into() };
+    fs::futimens(file, &Timestamps { last_access: omit, last_modification })
+}
+
 /// Kind of an inode by its mode.
 pub fn kind(mode: u32) -> Kind {
     match fs::FileType::from_raw_mode(mode) {

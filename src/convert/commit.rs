@@ -13,7 +13,6 @@
 
 use crate::backing;
 use crate::backing::stub::{State, Stub, Time};
-use crate::backing::types::SetTime;
 use crate::catalog::Finder;
 use crate::contents::Indexing;
 use crate::contents::error::{OverlayError, Result};
@@ -441,7 +440,7 @@ impl Converter {
                         return Ok(true);
                     }
                 };
-                let made = self.make_stub(inode, &mut state, &inside, &now, id);
+                let made = self.make_stub(&mut state, &inside, &now, id);
                 backing::unlease(file);
                 state.phase = Phase::Idle;
                 self.converted.fetch_add(u64::from(made?), Ordering::Relaxed);
@@ -485,10 +484,9 @@ impl Converter {
     }
 
     /// Turns a plain file into a stub of a durable recipe; says whether its record could be written at all. The
-    /// caller holds the inode's mutex and the lease.
+    /// caller holds the inode's mutex and the lease; `inside` is the leased descriptor.
     fn make_stub(
         &self,
-        inode: &Inode,
         state: &mut InodeState,
         inside: &Inside<'_>,
         stat: &Stat,
@@ -509,7 +507,7 @@ impl Converter {
             blocks: known.map_or(stat.st_blocks as u64, |record| record.blocks),
             recipe,
         };
-        match self.tree.write_record(inode, &stub) {
+        match self.tree.write_record_through(inside.fd(), &stub) {
             Ok(()) => {}
             // No room or no support for the xattr: the file stays as it is.
             Err(
@@ -524,10 +522,10 @@ impl Converter {
         self.tree.steps.step();
         inside.empty()?;
         self.tree.steps.step();
-        backing::set_times(&inode.path_fd()?, None, Some(SetTime::At(mtime)))?;
+        backing::set_mtime(inside.fd(), mtime)?;
         self.tree.steps.step();
         let settled = stub.stamped(State::Settled);
-        self.tree.write_record(inode, &settled)?;
+        self.tree.write_record_through(inside.fd(), &settled)?;
         state.content = Some(Content::Stub(settled));
         self.tree.steps.step();
         Ok(true)

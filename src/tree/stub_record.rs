@@ -5,6 +5,7 @@ use super::inode::{Content, Inode, State as InodeState};
 use crate::backing;
 use crate::backing::stub::{Stub, Time, XATTR};
 use crate::contents::error::Result;
+use std::os::fd::AsFd;
 
 impl Tree {
     /// Writes a file's record.
@@ -16,6 +17,11 @@ impl Tree {
             &value,
             rustix::fs::XattrFlags::empty(),
         )
+    }
+
+    /// As [`Tree::write_record`] through `file`, a descriptor of the file for I/O: the kernel does not look up a path.
+    pub(crate) fn write_record_through(&self, file: impl AsFd, record: &Stub) -> rustix::io::Result<()> {
+        rustix::fs::fsetxattr(file, XATTR, &record.encode(&self.key), rustix::fs::XattrFlags::empty())
     }
 
     /// To be called before anything that moves a file's ctime: gives up a conversion under way, and makes sure that

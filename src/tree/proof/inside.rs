@@ -6,6 +6,11 @@ use std::os::fd::BorrowedFd;
 pub(crate) struct Inside<'a>(pub(super) BorrowedFd<'a>);
 
 impl Inside<'_> {
+    /// The descriptor that was proven.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0
+    }
+
     /// Empties the file. Its record must already say that a recipe is the content.
     pub(crate) fn empty(&self) -> rustix::io::Result<()> {
         rustix::fs::ftruncate(self.0, 0)
