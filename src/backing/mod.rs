@@ -30,6 +30,9 @@ pub const STATE_DIR: &str = ".dedupfs";
 /// Name of the note in the backing root for people who find the bare directory; never shown.
 pub const NOTE: &str = "DEDUPFS-README.txt";
 
+/// Changes within this time after a ctime may have the same one: kernel clocks tick up to 10 ms apart.
+pub(crate) const CTIME_TICK_MS: i64 = 50;
+
 /// The longest value, and the longest list of names, that Linux allows.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
@@ -107,6 +110,14 @@ impl Backing {
             *self.last_root.write().unwrap_or_else(PoisonError::into_inner) = root;
         }
         Ok(found.map(Path::to_owned))
+    }
+
+    /// Path below the root of the file that `fd` refers to, which was at `path` a moment ago.
+    pub fn path_still(&self, path: PathBuf, identity: Identity, fd: impl AsFd) -> Result<Option<PathBuf>> {
+        match stat_at(self.root(), path.as_os_str()) {
+            Ok(there) if self::identity(&there) == identity => Ok(Some(path)),
+            _ => self.relative_path(fd),
+        }
     }
 
     /// Returns the part of `path` below the last known path of the root. The root may have been renamed since, so the caller

@@ -16,21 +16,22 @@ use crate::backing::stub::{State, Stub, Time};
 use crate::catalog::Finder;
 use crate::contents::Indexing;
 use crate::contents::error::{OverlayError, Result};
-use crate::contents::ingest::{Input, Round};
+use crate::contents::ingest::Round;
 use crate::contents::throttle::Priority;
 use crate::convert::Converter;
 use crate::convert::queue::Batch;
-use crate::convert::room::{Claim, NoRoom};
+use crate::convert::room::NoRoom;
 use crate::convert::round_size::{Outcome, RoundSize};
+use crate::convert::taken::{Taken, TakenBytes, is_ours, saves_space};
 use crate::id::RecipeId;
 use crate::recipe::{ChunkRef, Recipe};
 use crate::store::StoreError;
 use crate::tree::growing::Growing;
 use crate::tree::inode::{Content, Inode, Phase, State as InodeState};
 use crate::tree::needed::{Needed, needed};
+use crate::tree::observe::Found;
 use crate::tree::proof::{Doubt, Inside};
 use crate::tree::sparse::{self, FileBytes};
-use crate::view::View;
 use rustix::fs::{OFlags, Stat};
 use rustix::io::Errno;
 use std::fs::File;
@@ -42,29 +43,6 @@ use std::time::Instant;
 const ROUND_FILES: usize = 512;
 /// A file that a program keeps mapped or running is indexed as it is after this many attempts.
 const ATTEMPTS_BEFORE_INDEXING: u8 = 6;
-/// Blocks that a stub costs if other xattrs leave no room for its record in the inode.
-const XATTR_BLOCKS: u64 = 8;
-
-/// A file taken into a round.
-struct Taken {
-    inode: Arc<Inode>,
-    file: Arc<File>,
-    /// As it was when the lease was taken.
-    before: Stat,
-    convert: bool,
-    retry: bool,
-    /// The space that its content may take in the store.
-    _claim: Option<Claim>,
-    /// Whether it stays plain for lack of space, and is only indexed meanwhile.
-    waits: bool,
-    /// Until when it stays plain because it is often rewritten as a whole; it is only indexed meanwhile.
-    plain_until: Option<Instant>,
-    prefix: Growing,
-    /// How much of it the similarity index gets.
-    indexing: Indexing,
-    /// The view to be indexed in addition to the bytes.
-    view: Option<View>,
-}
 
 /// A file that was read, with its chunks in the round.
 struct Read {
@@ -283,13 +261,19 @@ impl Converter {
         if policy.is_some_and(|policy| policy.withholds(bytes)) {
             self.withheld.fetch_add(1, Ordering::Relaxed);
         }
+        // A change after this time would show in the ctime.
+        let mut no_xattrs = backing::ctime(&stat).millis() + backing::CTIME_TICK_MS < Time::now().millis();
         let wanted = policy.is_some_and(|policy| policy.converts(bytes))
             && self.can_be_emptied(&stat)
-            && saves_space(inode, &stat);
+            && saves_space(inode, &stat, &mut no_xattrs);
+        let mut path = None;
         // Proved here too: bytes from outside must not be read into the store.
         let wanted = wanted
-            && match self.tree.prove_inside(inode, &*inode.path_fd()?, finder) {
-                Ok(_) => true,
+            && match self.tree.prove_inside_at(inode, &*inode.path_fd()?, &stat, None, finder) {
+                Ok(inside) => {
+                    path = inside.into_path();
+                    true
+                }
                 Err(Doubt::Mount) => false,
                 Err(doubt) => {
                     self.leave_plain(inode, &mut state, doubt);
@@ -344,6 +328,8 @@ impl Converter {
             inode: inode.clone(),
             file,
             before,
+            path,
+            no_xattrs: wanted && no_xattrs && backing::ctime(&stat) == backing::ctime(&before),
             convert,
             retry,
             _claim,
@@ -410,6 +396,8 @@ impl Converter {
         let only_indexed = taken.waits || taken.plain_until.is_some();
         let lacks = only_indexed.then(|| self.bytes_not_stored(recipe)).transpose()?;
         let known;
+        // Where it was when it became a stub.
+        let mut path = None;
         {
             let mut state = inode.lock();
             if taken.convert && !is_ours(&state, taken) {
@@ -433,17 +421,19 @@ impl Converter {
                 record.recipe == id && record.is_of(backing::mtime(&now), now.st_size as u64)
             });
             if taken.convert {
-                let inside = match self.tree.prove_inside(inode, &**file, finder) {
-                    Ok(inside) => inside,
-                    Err(doubt) => {
-                        self.leave_plain(inode, &mut state, doubt);
-                        return Ok(true);
-                    }
-                };
+                let inside =
+                    match self.tree.prove_inside_at(inode, &**file, &now, taken.path.as_deref(), finder) {
+                        Ok(inside) => inside,
+                        Err(doubt) => {
+                            self.leave_plain(inode, &mut state, doubt);
+                            return Ok(true);
+                        }
+                    };
                 let made = self.make_stub(&mut state, &inside, &now, id);
                 backing::unlease(file);
                 state.phase = Phase::Idle;
                 self.converted.fetch_add(u64::from(made?), Ordering::Relaxed);
+                path = inside.into_path();
                 state.attempts = 0;
                 state.hot = None;
             } else if let (Some(until), Some(bytes)) = (taken.plain_until, lacks) {
@@ -461,12 +451,17 @@ impl Converter {
             }
             state.committed = true;
         }
+        let path = match path {
+            Some(path) => self.tree.backing.path_still(path, inode.identity, &**file)?,
+            None => self.tree.backing.relative_path(&**file)?,
+        };
+        let found = Found { path, no_xattrs: taken.no_xattrs };
         // A file that was plain only because it was hot has no new version.
         if taken.convert && !known {
-            self.tree.tell_committed(inode, (id, recipe.size()), before, false, finder);
+            self.tree.tell_found(inode, (id, recipe.size()), before, Some(&found), false, finder);
             self.note_stored(inode, id, recipe);
         }
-        self.tree.record(inode, id, before)?;
+        self.tree.record_at(inode, id, before, found.path)?;
         let stored = taken.convert.then_some(recipe);
         self.indexes.index_content(id, recipe, taken.indexing, || {
             Ok(self.indexes.content_of(stored, file, before))
@@ -530,65 +525,6 @@ impl Converter {
         self.tree.steps.step();
         Ok(true)
     }
-}
-
-/// The bytes of a file that was taken into a round, at the rate that is set.
-struct TakenBytes<'a> {
-    converter: &'a Converter,
-    taken: &'a Taken,
-    bytes: FileBytes<'a>,
-}
-
-impl Input for TakenBytes<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let (throttle, ticks) = (&self.converter.throttle, &self.converter.tree.ticks);
-        // A program wants the file, or the daemon stops: the rest would be read for nothing.
-        if ticks.stopped() || (self.taken.convert && !backing::holds_lease(&self.taken.file)) {
-            return Ok(0);
-        }
-        let portion = throttle.portion(buffer.len());
-        let len = self.bytes.read(&mut buffer[..portion])?;
-        throttle.spend(len as u64);
-        Ok(len)
-    }
-
-    fn hole(&mut self) -> std::io::Result<u64> {
-        self.bytes.hole()
-    }
-
-    fn skip(&mut self, len: u64) {
-        self.bytes.skip(len);
-    }
-
-    fn start(&self) -> u64 {
-        self.bytes.start()
-    }
-}
-
-fn is_ours(state: &InodeState, taken: &Taken) -> bool {
-    matches!(&state.phase, Phase::Converting(file) if Arc::ptr_eq(file, &taken.file))
-}
-
-/// Returns whether a stub would take less space than the file, and can stand for it.
-fn saves_space(inode: &Inode, stat: &Stat) -> bool {
-    if !Stub::fits(stat.st_size as u64, backing::mtime(stat), backing::ctime(stat)) {
-        return false;
-    }
-    let Ok(names) = inode.path_fd().and_then(backing::list_xattrs) else {
-        return false;
-    };
-    let mut others = names
-        .split(|&byte| byte == 0)
-        .filter(|n| !n.is_empty() && *n != crate::backing::stub::XATTR.as_bytes());
-    let cost = match others.next() {
-        // Emptying a file takes its capabilities away.
-        Some(first) if first == b"security.capability" || others.any(|n| n == b"security.capability") => {
-            return false;
-        }
-        Some(_) => XATTR_BLOCKS,
-        None => 0,
-    };
-    stat.st_blocks as u64 > cost
 }
 
 /// Opens a file for committing: leased and to be converted, or only to be indexed, and then whether it is

@@ -23,6 +23,7 @@ mod rewrites;
 pub(crate) mod room;
 mod round_size;
 mod space;
+mod taken;
 mod warm;
 mod warming;
 

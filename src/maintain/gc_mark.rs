@@ -14,6 +14,7 @@
 //! Memory: the names of all directories and about 100 bytes for each.
 
 use crate::backing;
+use crate::backing::CTIME_TICK_MS;
 use crate::backing::resolved::{Directory, Resolved};
 use crate::backing::stub::{RECORD_LEN, State, Stub, Time, XATTR};
 use crate::backing::types::Kind;
@@ -31,8 +32,6 @@ use std::time::Duration;
 
 /// Rounds over a tree that does not rest.
 const ROUNDS_MAX: usize = 8;
-/// Changes within this time after a ctime may have the same one: kernel clocks tick up to 10 ms apart.
-const CTIME_TICK_MS: i64 = 50;
 
 /// Result of marking.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -30,7 +30,7 @@ mod lookups;
 mod names;
 mod namespace;
 pub(crate) mod needed;
-mod observe;
+pub(crate) mod observe;
 pub(crate) mod observer;
 pub(crate) mod policy;
 pub(crate) mod proof;

@@ -18,6 +18,15 @@ use std::sync::Arc;
 /// Xattrs of a file are recorded with its version if they take no more than this together.
 const XATTR_BYTES_MAX: usize = 4096;
 
+/// What its committer knows of a file that is reported.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// Path of the name that it was opened by, if it still has that.
+    pub(crate) path: Option<PathBuf>,
+    /// Whether it certainly has no xattrs that users see.
+    pub(crate) no_xattrs: bool,
+}
+
 impl Tree {
     /// Reports events to `observer` from now on.
     pub fn observed_by(&self, observer: Arc<dyn Observer>) {
@@ -50,20 +59,40 @@ impl Tree {
     pub(crate) fn tell_committed(
         &self,
         inode: &Inode,
+        content: (RecipeId, u64),
+        stat: &Stat,
+        met: bool,
+        finder: &mut Finder<'_>,
+    ) {
+        self.tell_found(inode, content, stat, None, met, finder);
+    }
+
+    /// As [`Tree::tell_committed`]; does not ask the system again for what is in `found`.
+    pub(crate) fn tell_found(
+        &self,
+        inode: &Inode,
         (recipe, size): (RecipeId, u64),
         stat: &Stat,
+        found: Option<&Found>,
         met: bool,
         finder: &mut Finder<'_>,
     ) {
         self.ticks.stir();
         let Some(observer) = self.observer() else { return };
         let mut told = || -> Result<Option<Committed>> {
-            let mut paths = self.names_of(inode, stat, finder)?;
+            let opened = match found {
+                Some(found) => found.path.clone(),
+                None => self.backing.relative_path(&inode.path_fd()?)?,
+            };
+            let mut paths = self.names_of(inode, stat, opened, finder)?;
             paths.retain(|path| self.keeps_history(path));
             if paths.is_empty() {
                 return Ok(None);
             }
-            let meta = self.meta_of(inode, stat, XATTR_BYTES_MAX)?;
+            let meta = match found.is_some_and(|found| found.no_xattrs) {
+                true => meta_with(stat, Some(Vec::new())),
+                false => self.meta_of(inode, stat, XATTR_BYTES_MAX)?,
+            };
             Ok(Some(Committed { paths, file: inode.file_id(), recipe, size, meta }))
         };
         match told() {
@@ -77,8 +106,13 @@ impl Tree {
     /// Returns the names of a file, sorted. The name that it was opened by may be gone while it has others; those are found where
     /// the catalog last saw them. For a file with several names `finder` reads their directories, once for all files that it is
     /// used for, so its names are checked again.
-    fn names_of(&self, inode: &Inode, stat: &Stat, finder: &mut Finder<'_>) -> Result<Vec<PathBuf>> {
-        let opened = self.backing.relative_path(&inode.path_fd()?)?;
+    fn names_of(
+        &self,
+        inode: &Inode,
+        stat: &Stat,
+        opened: Option<PathBuf>,
+        finder: &mut Finder<'_>,
+    ) -> Result<Vec<PathBuf>> {
         let mut names = Vec::new();
         if stat.st_nlink > 1 || opened.is_none() {
             finder.paths_of(inode.file_id(), &mut names)?;
@@ -109,7 +143,8 @@ impl Tree {
         let Some(observer) = self.observer() else { return Ok(()) };
         // A file that never had a content has nothing to go back to.
         let mut had_content = false;
-        for path in self.names_of(inode, stat, finder)? {
+        let opened = self.backing.relative_path(&inode.path_fd()?)?;
+        for path in self.names_of(inode, stat, opened, finder)? {
             had_content |= observer.last_at(&path)?.is_some_and(|last| last.size > 0);
         }
         if !had_content {
@@ -138,13 +173,17 @@ impl Tree {
     }
 
     pub(crate) fn meta_of(&self, inode: &Inode, stat: &Stat, xattr_bytes_max: usize) -> Result<Meta> {
-        Ok(Meta {
-            mode: stat.st_mode & 0o7777,
-            uid: stat.st_uid,
-            gid: stat.st_gid,
-            mtime: backing::mtime(stat),
-            xattrs: xattrs_of(inode, xattr_bytes_max)?,
-        })
+        Ok(meta_with(stat, xattrs_of(inode, xattr_bytes_max)?))
+    }
+}
+
+fn meta_with(stat: &Stat, xattrs: Option<Vec<Xattr>>) -> Meta {
+    Meta {
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mtime: backing::mtime(stat),
+        xattrs,
     }
 }
 

@@ -7,13 +7,26 @@ use crate::catalog::FileRow;
 use crate::contents::error::Result;
 use crate::id::RecipeId;
 use rustix::fs::Stat;
+use std::path::PathBuf;
 
 impl Tree {
     /// Records a file's content and directory in the catalog.
     pub(crate) fn record(&self, inode: &Inode, recipe: RecipeId, stat: &Stat) -> Result<()> {
+        let path = self.backing.relative_path(&inode.path_fd()?)?;
+        self.record_at(inode, recipe, stat, path)
+    }
+
+    /// As [`Tree::record`], with the path of the name that the file was opened by.
+    pub(crate) fn record_at(
+        &self,
+        inode: &Inode,
+        recipe: RecipeId,
+        stat: &Stat,
+        path: Option<PathBuf>,
+    ) -> Result<()> {
         self.touched(inode);
-        let path = match self.backing.relative_path(&inode.path_fd()?)? {
-            // The name that it was opened by is gone; it may have others.
+        let path = match path {
+            // That name is gone; it may have others.
             None => self.catalog.finder(&self.backing).path_of(inode.file_id())?,
             path => path,
         };

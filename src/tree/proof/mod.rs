@@ -13,8 +13,8 @@
 //! [`Tree::not_outside`] lets a stub be emptied or written back unless it certainly lies elsewhere: its content is a
 //! recipe of this store, and a write-back restores it.
 //!
-//! Cost: one `readlink`, one `openat2` and two `fstat` a file, O(length of the path). The path of the root is read again only
-//! if the file is not found below the last one.
+//! Cost: one `readlink`, one `openat2` and two `fstat` a file, O(length of the path); the `openat2` and one `fstat` if a path is
+//! known at which the file still is. The path of the root is read again only if the file is not found below the last one.
 
 mod inside;
 
@@ -24,9 +24,10 @@ use crate::contents::error::{OverlayError, Result};
 use crate::tree::Tree;
 use crate::tree::inode::Inode;
 pub(crate) use inside::Inside;
+use rustix::fs::Stat;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Attempts to find a file that is being renamed.
 const TRIES: usize = 4;
@@ -52,8 +53,23 @@ impl Tree {
         file: &'a impl AsFd,
         finder: &mut Finder<'_>,
     ) -> std::result::Result<Inside<'a>, Doubt> {
+        let stat = rustix::fs::fstat(file).map_err(|_| Doubt::NotFound)?;
+        self.prove_inside_at(inode, file, &stat, None, finder)
+    }
+
+    /// As [`Tree::prove_inside`] for a file with the attributes `stat`. `known` is a path at which it was found before: it is
+    /// tried first.
+    pub(crate) fn prove_inside_at<'a>(
+        &self,
+        inode: &Inode,
+        file: &'a impl AsFd,
+        stat: &Stat,
+        known: Option<&Path>,
+        finder: &mut Finder<'_>,
+    ) -> std::result::Result<Inside<'a>, Doubt> {
         let fd = file.as_fd();
-        self.locate(inode, fd, finder).map(|()| Inside(fd))
+        let path = Some(self.locate(inode, fd, stat, known, finder)?);
+        Ok(Inside { fd, path })
     }
 
     /// The same for a stub or hybrid file that a program is about to change: refuses only files that certainly lie elsewhere.
@@ -64,7 +80,9 @@ impl Tree {
                 Err(self.refused(inode, Doubt::Outside))
             }
             Ok(inside) => Ok(inside),
-            Err(Doubt::Mount | Doubt::Nameless | Doubt::NotFound) => Ok(Inside(file.as_fd())),
+            Err(Doubt::Mount | Doubt::Nameless | Doubt::NotFound) => {
+                Ok(Inside { fd: file.as_fd(), path: None })
+            }
         }
     }
 
@@ -94,24 +112,26 @@ impl Tree {
         &self,
         inode: &Inode,
         fd: BorrowedFd<'_>,
+        stat: &Stat,
+        known: Option<&Path>,
         finder: &mut Finder<'_>,
-    ) -> std::result::Result<(), Doubt> {
-        let Ok(stat) = rustix::fs::fstat(fd) else { return Err(Doubt::NotFound) };
-        let identity = backing::identity(&stat);
+    ) -> std::result::Result<PathBuf, Doubt> {
+        let identity = backing::identity(stat);
         if identity.dev != self.backing.identity().dev {
             return Err(Doubt::Outside);
         }
         if stat.st_nlink == 0 {
             return Err(Doubt::Nameless);
         }
+        if let Some(path) = known.filter(|path| self.is_beneath(path, identity) == Ok(true)) {
+            return Ok(path.to_owned());
+        }
         let (mut doubt, mut elsewhere) = (Doubt::NotFound, None);
         if let Ok(path) = backing::path_of(fd)
-            && self
-                .backing
-                .below_last_root(&path)
-                .is_some_and(|path| self.is_beneath(path, identity) == Ok(true))
+            && let Some(path) = self.backing.below_last_root(&path)
+            && self.is_beneath(path, identity) == Ok(true)
         {
-            return Ok(());
+            return Ok(path.to_owned());
         }
         // The file or the root was renamed meanwhile.
         for _ in 0..TRIES {
@@ -122,16 +142,16 @@ impl Tree {
                 break;
             };
             match self.is_beneath(relative, identity) {
-                Ok(true) => return Ok(()),
+                Ok(true) => return Ok(relative.to_owned()),
                 Err(Errno::XDEV) => doubt = Doubt::Mount,
                 Ok(false) | Err(_) => {}
             }
         }
         let mut names = Vec::new();
         if finder.paths_of(inode.file_id(), &mut names).is_ok()
-            && names.iter().any(|name| self.is_beneath(name, identity) == Ok(true))
+            && let Some(name) = names.into_iter().find(|name| self.is_beneath(name, identity) == Ok(true))
         {
-            return Ok(());
+            return Ok(name);
         }
         let is_there = |path: &Path| {
             let stat = backing::stat_at(rustix::fs::CWD, path.as_os_str());
@@ -248,6 +268,31 @@ mod tests {
             assert_eq!((path_outside(), doubt_about(&world, &outside)), (None, Some(Doubt::Outside)));
             assert_eq!((path().as_deref(), doubt_about(&world, &inode)), (Some(Path::new("file")), None));
         }
+    }
+
+    /// Seen to fail (the file outside was proven) if the known path is not compared with the file.
+    #[test]
+    fn a_known_path_proves_only_the_file_that_is_there() {
+        let world = World::new();
+        let root = world.overlay.tree.backing.root_path().unwrap();
+        std::fs::write(root.join("one"), "x").unwrap();
+        std::fs::write(world.temp.path().join("outside"), "x").unwrap();
+        let (inside, outside) = (world.inode("one"), enter(&world, &world.temp.path().join("outside")));
+        let prove = |inode: &Inode| {
+            let fd = inode.path_fd().unwrap();
+            let stat = rustix::fs::fstat(&fd).unwrap();
+            let mut finder = world.overlay.tree.catalog.finder(&world.overlay.tree.backing);
+            let known = Some(Path::new("one"));
+            let proven = world.overlay.tree.prove_inside_at(inode, &*fd, &stat, known, &mut finder);
+            proven.map(Inside::into_path)
+        };
+        assert_eq!(prove(&inside), Ok(Some("one".into())));
+        assert_eq!(prove(&outside), Err(Doubt::Outside));
+        std::fs::rename(root.join("one"), root.join("two")).unwrap();
+        std::fs::write(root.join("one"), "another").unwrap();
+        assert_eq!(prove(&inside), Ok(Some("two".into())), "it is found where it is now");
+        std::fs::rename(root.join("two"), world.temp.path().join("away")).unwrap();
+        assert_eq!(prove(&inside), Err(Doubt::Outside), "it left the tree");
     }
 
     #[test]
