@@ -138,7 +138,9 @@ impl Converter {
                 taken.prefix = Growing::default();
             }
             let is_whole = taken.indexing == Indexing::Full;
-            taken.view = is_whole.then(|| self.indexes.view_wanted(&taken.inode, &taken.file)).flatten();
+            let size = taken.before.st_size as u64;
+            let view = is_whole.then(|| self.indexes.view_wanted(&taken.inode, &taken.file, size));
+            taken.view = view.flatten();
             round.set_indexing(taken.indexing);
             match self.read_file(&mut round, &mut taken) {
                 Ok(slots) => read.push(Read { taken, slots }),

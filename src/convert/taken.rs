@@ -54,8 +54,10 @@ pub(super) struct TakenBytes<'a> {
 impl Input for TakenBytes<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let (throttle, ticks) = (&self.converter.throttle, &self.converter.tree.ticks);
+        // The lease was taken a moment ago, and the end of a file costs no call.
+        let begun = self.bytes.start() > self.taken.prefix.bytes && !self.bytes.at_end();
         // A program wants the file, or the daemon stops: the rest would be read for nothing.
-        if ticks.stopped() || (self.taken.convert && !backing::holds_lease(&self.taken.file)) {
+        if ticks.stopped() || (begun && self.taken.convert && !backing::holds_lease(&self.taken.file)) {
             return Ok(0);
         }
         let portion = throttle.portion(buffer.len());

@@ -31,9 +31,10 @@ impl Indexes {
     }
 
     /// Returns the view through which a plain file will be indexed. Reads its first bytes, which will be read anyway.
-    pub(crate) fn view_wanted(&self, inode: &Inode, file: &File) -> Option<View> {
+    pub(crate) fn view_wanted(&self, inode: &Inode, file: &File, size: u64) -> Option<View> {
         let views = self.views.as_ref().filter(|views| !views.wanted.is_empty())?;
-        let mut head = vec![0; HEAD_BYTES];
+        // Not beyond its end, which would be another call.
+        let mut head = vec![0; usize::try_from(size).unwrap_or(HEAD_BYTES).min(HEAD_BYTES)];
         let len = read_full(file, &mut head, 0).ok()?;
         // Names only distinguish views of text.
         let by_name = views.wanted.iter().any(|view| !view.hides_bytes());

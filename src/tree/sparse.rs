@@ -21,7 +21,7 @@ pub(crate) fn is_mostly_holes(stat: &Stat, zeros: ChunkRef) -> bool {
     size >= BYTES_MIN && recipe > blocks / 2
 }
 
-/// The bytes of a file from `offset` on.
+/// The bytes of a file from `offset` on, up to the length that it had at first.
 pub(crate) struct FileBytes<'a> {
     file: &'a File,
     offset: u64,
@@ -35,17 +35,25 @@ impl FileBytes<'_> {
         let size = stat.st_size as u64;
         FileBytes { file, offset, size, has_holes: (stat.st_blocks as u64 * 512) < size }
     }
+
+    /// Returns whether all bytes were read that the file had at first. The reader compares its length with that in the end.
+    pub(crate) fn at_end(&self) -> bool {
+        self.offset >= self.size
+    }
 }
 
 impl Input for FileBytes<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.at_end() {
+            return Ok(0);
+        }
         let len = self.file.read_at(buffer, self.offset)?;
         self.offset += len as u64;
         Ok(len)
     }
 
     fn hole(&mut self) -> io::Result<u64> {
-        if !self.has_holes || self.offset >= self.size {
+        if !self.has_holes || self.at_end() {
             return Ok(0);
         }
         let data = backing::next_data(self.file, self.offset)?.unwrap_or(self.size);
