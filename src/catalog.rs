@@ -8,6 +8,9 @@
 //! Changes gather in memory and are merged in bulk; after a crash the last ones are missing until the next
 //! scan.
 
+mod placed;
+
+use self::placed::PlacedDirs;
 use crate::backing::Backing;
 use crate::backing::stub::Time;
 use crate::contents::error::Result;
@@ -69,8 +72,7 @@ struct Pending {
     parents: BTreeMap<[u8; PARENT_LEN], bool>,
     /// Contents that lost a file and may have none left.
     orphaned: HashSet<RecipeId>,
-    /// Directory that was recorded last: files are mostly committed directory by directory.
-    last_dir: Option<(PathBuf, FileId)>,
+    dirs: PlacedDirs,
 }
 
 impl Catalog {
@@ -161,33 +163,34 @@ impl Catalog {
         let mut pending = self.lock();
         pending.parents.insert(pair(child, parent), false);
         // A directory that moved takes the remembered path with it.
-        pending.last_dir = None;
+        pending.dirs.clear();
         self.merge_if_full(pending)
     }
 
     /// Records the directory of the file at `path` (below the root), and the directories above it.
     pub fn place(&self, backing: &Backing, file: FileId, path: &Path) -> Result<()> {
         let dir = path.parent().unwrap_or(Path::new(""));
-        let known = self.lock().last_dir.as_ref().filter(|(known, _)| known == dir).map(|(_, id)| *id);
-        let dir_id = match known {
-            Some(id) => id,
-            None => {
-                let id = self.place_dir(backing, dir)?;
-                self.lock().last_dir = Some((dir.to_owned(), id));
-                id
-            }
-        };
+        let dir_id = self.place_dir(backing, dir)?;
         self.add_parent(file, dir_id)
     }
 
     /// Records the parent of the directory at `dir` (below the root), and the directories above it.
     pub fn place_dir(&self, backing: &Backing, dir: &Path) -> Result<FileId> {
-        let mut parent = FileId(backing.identity().ino);
-        let mut path = PathBuf::new();
-        for component in dir.components() {
-            path.push(component);
-            let id = FileId(backing.stat(&path)?.st_ino);
+        let (mut missing, mut at) = (Vec::new(), dir);
+        let mut parent = loop {
+            if at.as_os_str().is_empty() {
+                break FileId(backing.identity().ino);
+            }
+            if let Some(id) = self.lock().dirs.get(at) {
+                break id;
+            }
+            missing.push(at);
+            at = at.parent().unwrap_or(Path::new(""));
+        };
+        for dir in missing.into_iter().rev() {
+            let id = FileId(backing.stat(dir)?.st_ino);
             self.add_parent(id, parent)?;
+            self.lock().dirs.insert(dir, id);
             parent = id;
         }
         Ok(parent)
@@ -530,6 +533,26 @@ mod tests {
             catalog.remove_file(FileId(2)).unwrap();
             catalog.take_orphans().unwrap();
         }
+    }
+
+    /// Seen to fail (the second directory had the first one's number) if a removed parent is not forgotten.
+    #[test]
+    fn a_directory_that_was_replaced_is_recorded_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let backing = Backing::open(dir.path()).unwrap();
+        let catalog = Catalog::new(Arc::new(MemDb::new()));
+        let id = |path: &str| FileId(backing.stat(Path::new(path)).unwrap().st_ino);
+        let root = FileId(backing.identity().ino);
+        std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        let (a, b) = (id("a"), id("a/b"));
+        assert_eq!(catalog.place_dir(&backing, Path::new("a/b")).unwrap(), b);
+        assert_eq!((catalog.parents(b).unwrap(), catalog.parents(a).unwrap()), (vec![a], vec![root]));
+        std::fs::rename(dir.path().join("a"), dir.path().join("old")).unwrap();
+        catalog.remove_parent(a, root).unwrap();
+        std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        assert_eq!(catalog.place_dir(&backing, Path::new("a/b")).unwrap(), id("a/b"));
+        assert_ne!(id("a/b"), b);
+        assert_eq!(catalog.parents(id("a")).unwrap(), [root]);
     }
 
     #[test]
