@@ -535,7 +535,6 @@ mod tests {
         }
     }
 
-    /// Seen to fail (the second directory had the first one's number) if a removed parent is not forgotten.
     #[test]
     fn a_directory_that_was_replaced_is_recorded_again() {
         let dir = tempfile::tempdir().unwrap();

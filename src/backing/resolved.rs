@@ -137,6 +137,16 @@ impl Directory {
     pub fn child(&self, name: &OsStr) -> rustix::io::Result<Resolved> {
         Resolved::new(beneath::open_child(&self.0, name.as_bytes(), OFlags::PATH)?)
     }
+
+    /// The directory `name` in it, open to be listed; EXDEV as above.
+    pub fn inner(&self, name: &OsStr) -> rustix::io::Result<Directory> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        match beneath::open_child(&self.0, name.as_bytes(), flags | OFlags::NOATIME) {
+            Err(Errno::PERM) => beneath::open_child(&self.0, name.as_bytes(), flags),
+            opened => opened,
+        }
+        .map(Directory)
+    }
 }
 
 impl AsFd for Directory {

@@ -2,7 +2,6 @@
 
 use crate::backing;
 use crate::backing::stub::Stub;
-use crate::backing::types::Attr;
 use crate::catalog::{FileRow, Finder, NAMED_DIRS_MAX};
 use crate::contents::Indexing;
 use crate::contents::error::{OverlayError, Result};
@@ -11,6 +10,7 @@ use crate::env::Refusal;
 use crate::id::{ChunkId, RecipeId};
 use crate::maintain::Maintenance;
 use crate::tree::inode::{Content, Inode};
+use rustix::fs::Stat;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -89,10 +89,12 @@ impl Maintenance {
         }
         let _hurry = self.converter.hurry();
         let mut all = (0, 0);
-        self.meet(path, &mut |attr| {
-            all.0 += 1;
-            all.1 += attr.map_or(0, |attr| attr.size);
-        })?;
+        let mut count = |bytes| all = (all.0 + 1, all.1 + bytes);
+        match self.tree.policies().rules() {
+            // Only for `progress`.
+            0 => self.tree.count_files(path, &mut count)?,
+            _ => self.meet(path, &mut count)?,
+        }
         let converted_before = self.converter.converted.load(Ordering::Relaxed);
         let mut report = self.take_in(path, 0, &mut |report| {
             let waiting = self.converter.queue.pending() as u64;
@@ -122,15 +124,14 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Visits every file below `path` first: any of its names may have a rule that keeps a file plain, so all names must be
-    /// known before files are converted.
-    fn meet(&self, path: &Path, met: &mut dyn FnMut(Option<Attr>)) -> Result<()> {
+    /// Visits every file below `path` first, and gives `met` its length: any name of a file may have a rule that keeps it
+    /// plain, so all names must be known before files are converted.
+    fn meet(&self, path: &Path, met: &mut dyn FnMut(u64)) -> Result<()> {
         self.tree.walk(path, &mut |path, found| {
             let Ok(inode) = found else { return };
             let attr = self.tree.attr_of(&inode).ok();
-            met(attr);
-            if self.tree.policies().rules() > 0
-                && attr.is_some_and(|attr| attr.nlink > 1)
+            met(attr.map_or(0, |attr| attr.size));
+            if attr.is_some_and(|attr| attr.nlink > 1)
                 && let Err(e) = self.catalog.place(&self.tree.backing, inode.file_id(), path)
             {
                 tracing::warn!("{}: its name did not reach the index: {e}", path.display());
@@ -152,11 +153,10 @@ impl Maintenance {
         self.tree.walk(path, &mut |path, found| {
             let done = found.map_err(OverlayError::from).and_then(|inode| {
                 met.push(inode.file_id());
-                let size = self.tree.attr_of(&inode).map(|attr| attr.size);
                 names.shed(NAMED_DIRS_MAX);
                 let taken = self.scan_file(&inode, &mut self.catalog.finder(&self.tree.backing), &mut names);
                 self.tree.inodes.release(inode);
-                Ok((size?, taken?))
+                taken
             });
             match done {
                 Ok((size, taken)) => {
@@ -187,11 +187,22 @@ impl Maintenance {
         self.converter.queue.wait_below(waiting_max, resting_factor * waiting_max);
     }
 
-    /// Handles a file; returns whether there was something to do. `names` finds its names for the history, and may have
-    /// read them before.
+    /// Handles a file; returns its length, and whether there was something to do. `names` finds its names for the history, and
+    /// may have read them before.
     pub(crate) fn scan_file(
         &self,
         inode: &Arc<Inode>,
+        finder: &mut Finder<'_>,
+        names: &mut Finder<'_>,
+    ) -> Result<(u64, bool)> {
+        let (attr, stat) = self.tree.attr_and_stat_of_file(inode)?;
+        Ok((attr.size, self.scan_found(inode, &stat, finder, names)?))
+    }
+
+    fn scan_found(
+        &self,
+        inode: &Arc<Inode>,
+        stat: &Stat,
         finder: &mut Finder<'_>,
         names: &mut Finder<'_>,
     ) -> Result<bool> {
@@ -199,18 +210,16 @@ impl Maintenance {
         match state.content {
             Some(Content::Stub(stub)) => {
                 drop(state);
-                self.tree.tell_met(inode, &stub, names);
-                let links = rustix::fs::fstat(&inode.path_fd()?)?.st_nlink;
-                let indexing = self.indexes.indexing_of(inode, links, finder)?;
+                self.tree.tell_met(inode, &stub, stat, names);
+                let indexing = self.indexes.indexing_of(inode, stat.st_nlink, finder)?;
                 let indexed = self.indexes.index_stub(inode, &stub, indexing)?;
                 Ok(self.indexes.keep_stored(stub.recipe)? || indexed)
             }
             Some(Content::Unknown(reason)) => Err(self.tree.bad_stub(inode, reason)),
             _ => {
-                let stat = rustix::fs::fstat(&inode.path_fd()?)?;
                 let row = self.catalog.file(inode.file_id())?;
                 let known = row
-                    .is_some_and(|row| row.size == stat.st_size as u64 && row.mtime == backing::mtime(&stat));
+                    .is_some_and(|row| row.size == stat.st_size as u64 && row.mtime == backing::mtime(stat));
                 let empty = stat.st_size == 0 && !matches!(state.content, Some(Content::Hybrid(_)));
                 if empty || state.queued {
                     return Ok(false);

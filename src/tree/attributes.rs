@@ -5,7 +5,7 @@ use super::inode::{Content, Inode, Phase, State as InodeState};
 use crate::backing;
 use crate::backing::types::{Attr, NodeId};
 use crate::contents::error::Result;
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, Stat};
 
 impl Tree {
     /// Attributes of an inode.
@@ -21,6 +21,11 @@ impl Tree {
     }
 
     pub(super) fn attr_of_file(&self, inode: &Inode) -> Result<Attr> {
+        Ok(self.attr_and_stat_of_file(inode)?.0)
+    }
+
+    /// Returns the attributes of a file as programs see them, and those that it has in the backing directory.
+    pub(crate) fn attr_and_stat_of_file(&self, inode: &Inode) -> Result<(Attr, Stat)> {
         let fd = inode.path_fd()?;
         let mut state = self.lock_loaded(inode)?;
         // Under the lock, because a conversion changes the record and the file.
@@ -69,7 +74,7 @@ impl Tree {
             Some(Content::Unknown(reason)) => return Err(self.bad_stub(inode, reason)),
             Some(Content::Plain(None)) | None => {}
         }
-        Ok(attr)
+        Ok((attr, stat))
     }
 }
 

@@ -14,6 +14,7 @@ mod change_log;
 mod changed;
 pub(crate) mod changes;
 mod content_out;
+mod count;
 mod directory;
 pub(crate) mod event;
 pub(crate) mod file;

@@ -158,12 +158,8 @@ impl Tree {
     }
 
     /// As [`Tree::tell_committed`], for a stub that a scan met.
-    pub(crate) fn tell_met(&self, inode: &Inode, stub: &Stub, finder: &mut Finder<'_>) {
-        if self.observer().is_some()
-            && let Ok(stat) = inode.path_fd().and_then(rustix::fs::fstat)
-        {
-            self.tell_committed(inode, (stub.recipe, stub.size), &stat, true, finder);
-        }
+    pub(crate) fn tell_met(&self, inode: &Inode, stub: &Stub, stat: &Stat, finder: &mut Finder<'_>) {
+        self.tell_committed(inode, (stub.recipe, stub.size), stat, true, finder);
     }
 
     /// Returns whether versions of the file at `path` are kept.

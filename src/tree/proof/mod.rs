@@ -270,7 +270,6 @@ mod tests {
         }
     }
 
-    /// Seen to fail (the file outside was proven) if the known path is not compared with the file.
     #[test]
     fn a_known_path_proves_only_the_file_that_is_there() {
         let world = World::new();
