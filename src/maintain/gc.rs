@@ -7,7 +7,7 @@ use crate::convert::garbage::Held;
 use crate::convert::room::snapshots_fill_disk;
 use crate::id::{ChunkId, DocumentId, RecipeId};
 use crate::maintain::Maintenance;
-use crate::store::{GcDone, GcPlan};
+use crate::store::{GcDone, GcPlan, RecipePlace};
 use crate::tree::inode::Content;
 use crate::tree::observer::{KeptForHistory, Observer};
 use std::collections::HashSet;
@@ -88,9 +88,9 @@ impl Maintenance {
         // Lists made from here on belong to files that the mark may miss.
         let lists = self.tree.lists()?;
         let (short, mut live_bytes) = (self.converter.is_short(), 0);
-        let mut keep = |recipe: &RecipeId| match short {
+        let mut keep = |recipe: &RecipeId, place: Option<RecipePlace>| match short {
             true => collection.keep_more(recipe).map(|bytes| live_bytes += bytes),
-            false => collection.keep(recipe),
+            false => collection.keep_at(recipe, place),
         };
         let marked = self
             .mark(&mut keep, &mut |stubs| !stubs.is_multiple_of(256) || progress(GcStep::Marking(stubs)))?;
@@ -182,7 +182,8 @@ impl Maintenance {
         let Some(collection) = self.contents.store.collect(&mut |_, _| keep_going(0))? else {
             return Ok(None);
         };
-        let marked = self.mark_except(path, &mut |recipe| collection.keep(recipe), keep_going)?;
+        let marked =
+            self.mark_except(path, &mut |recipe, place| collection.keep_at(recipe, place), keep_going)?;
         if marked.is_none() {
             return Ok(None);
         }

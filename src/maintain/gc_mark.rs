@@ -11,7 +11,7 @@
 //! stub without a name, and every stub that is being hydrated. Threads that find further ones later report
 //! them to the store ([`crate::store::Collection`]).
 //!
-//! Memory: the names of all directories and about 100 bytes for each.
+//! Memory: the names of all directories and about 100 bytes for each; 65,536 paths of files.
 
 use crate::backing;
 use crate::backing::CTIME_TICK_MS;
@@ -21,7 +21,7 @@ use crate::backing::types::Kind;
 use crate::contents::error::{OverlayError, Result};
 use crate::id::RecipeId;
 use crate::maintain::Maintenance;
-use crate::store::StoreError;
+use crate::store::{RecipePlace, StoreError};
 use crate::tree::inode::Content;
 use crate::tree::walk::names_in;
 use rustix::io::Errno;
@@ -32,6 +32,9 @@ use std::time::Duration;
 
 /// Rounds over a tree that does not rest.
 const ROUNDS_MAX: usize = 8;
+
+/// Stubs whose recipes are looked up together: about 10 MB with their paths.
+const MET_MAX: usize = 1 << 16;
 
 /// Result of marking.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,6 +49,10 @@ pub(crate) struct Marked {
     pub all: bool,
 }
 
+/// Gets a recipe that is needed, with its place if that is known.
+pub(crate) type Keep<'a> =
+    &'a mut dyn FnMut(&RecipeId, Option<RecipePlace>) -> std::result::Result<(), StoreError>;
+
 /// A directory as it was read.
 struct Dir {
     ctime: Time,
@@ -56,7 +63,7 @@ struct Dir {
 
 struct Marker<'a> {
     overlay: &'a Maintenance,
-    keep: &'a mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
+    keep: Keep<'a>,
     keep_going: &'a mut dyn FnMut(u64) -> bool,
     dirs: HashMap<u64, Dir>,
     changed: bool,
@@ -64,6 +71,8 @@ struct Marker<'a> {
     marked: Marked,
     /// Everything at and below this path is left out.
     except: Option<&'a Path>,
+    /// Recipes of stubs that were met and are not kept yet, with a path of the stub.
+    met: Vec<(RecipeId, Box<Path>)>,
 }
 
 impl Maintenance {
@@ -71,7 +80,7 @@ impl Maintenance {
     /// false. A file or directory that cannot be read is an error, because its recipes are not known then.
     pub(crate) fn mark(
         &self,
-        keep: &mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
+        keep: Keep<'_>,
         keep_going: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Option<Marked>> {
         self.mark_except(None, keep, keep_going)
@@ -82,7 +91,7 @@ impl Maintenance {
     pub(crate) fn mark_except(
         &self,
         except: Option<&Path>,
-        keep: &mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
+        keep: Keep<'_>,
         keep_going: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Option<Marked>> {
         if except.is_none() {
@@ -97,11 +106,16 @@ impl Maintenance {
             stopped: false,
             marked: Marked::default(),
             except,
+            met: Vec::new(),
         };
         for round in 0.. {
             marker.changed = false;
             let root = self.tree.backing.directory()?;
             marker.dir(root, &mut PathBuf::new())?;
+            if marker.stopped {
+                return Ok(None);
+            }
+            marker.keep_met()?;
             if marker.stopped {
                 return Ok(None);
             }
@@ -121,10 +135,7 @@ impl Maintenance {
 
     /// Marks files that are open, with or without a name, or being written back. Marks hybrid files too: the catalog may know
     /// them as plain.
-    fn mark_open(
-        &self,
-        keep: &mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
-    ) -> Result<()> {
+    fn mark_open(&self, keep: Keep<'_>) -> Result<()> {
         let in_use = self.tree.inodes.collect(|_, state| {
             let in_use = state.opens > 0 || state.is_hydrating();
             match state.content {
@@ -147,13 +158,10 @@ impl Maintenance {
         Ok(())
     }
 
-    fn mark_catalog(
-        &self,
-        keep: &mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
-    ) -> Result<()> {
+    fn mark_catalog(&self, keep: Keep<'_>) -> Result<()> {
         let mut failed = None;
         self.catalog.for_each(|_, row| {
-            match keep(&row.recipe) {
+            match keep(&row.recipe, None) {
                 // The content of a plain file need not be stored.
                 Ok(()) | Err(StoreError::Missing { .. }) => {}
                 Err(e) => failed = Some(e),
@@ -163,13 +171,8 @@ impl Maintenance {
         failed.map_or(Ok(()), |e| Err(e.into()))
     }
 
-    fn keep_stub(
-        &self,
-        keep: &mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
-        recipe: &RecipeId,
-        path: impl FnOnce() -> PathBuf,
-    ) -> Result<()> {
-        keep(recipe).map_err(|source| OverlayError::Unsure { path: path(), source })
+    fn keep_stub(&self, keep: Keep<'_>, recipe: &RecipeId, path: impl FnOnce() -> PathBuf) -> Result<()> {
+        keep(recipe, None).map_err(|source| OverlayError::Unsure { path: path(), source })
     }
 }
 
@@ -249,7 +252,8 @@ impl Marker<'_> {
                 self.marked.stubs += 1;
                 self.list(&stub);
                 self.stopped |= !(self.keep_going)(self.marked.stubs);
-                overlay.keep_stub(self.keep, &stub.recipe, || path.to_owned())
+                self.met.push((stub.recipe, path.into()));
+                if self.met.len() >= MET_MAX { self.keep_met() } else { Ok(()) }
             }
             Ok(Some(Content::Unknown(reason))) => {
                 tracing::warn!(
@@ -266,9 +270,30 @@ impl Marker<'_> {
         done
     }
 
+    /// Keeps the recipes that were met: looked up in the order of the index, read in that of the packs.
+    fn keep_met(&mut self) -> Result<()> {
+        let mut met = std::mem::take(&mut self.met);
+        met.sort_unstable_by_key(|(id, _)| *id);
+        met.dedup_by_key(|(id, _)| *id);
+        let ids: Vec<_> = met.iter().map(|(id, _)| *id).collect();
+        // If the index fails, a look-up of each says which file it is.
+        let places = self.overlay.contents.store.find_recipes(&ids).unwrap_or_else(|_| vec![None; ids.len()]);
+        let mut met: Vec<_> = met.into_iter().zip(places).collect();
+        met.sort_by_key(|(_, place)| place.map(|place| place.order()));
+        for (done, ((id, path), place)) in met.into_iter().enumerate() {
+            if done % 1024 == 0 && !(self.keep_going)(self.marked.stubs & !255) {
+                self.stopped = true;
+                return Ok(());
+            }
+            (self.keep)(&id, place)
+                .map_err(|source| OverlayError::Unsure { path: path.into_path_buf(), source })?;
+        }
+        Ok(())
+    }
+
     /// Marks the content of a hot file: it becomes a stub again, and snapshots treat it as one.
     fn hot(&mut self, record: &Stub) -> Result<()> {
-        match (self.keep)(&record.recipe) {
+        match (self.keep)(&record.recipe, None) {
             Ok(()) | Err(StoreError::Missing { .. } | StoreError::Damaged { .. }) => Ok(()),
             Err(e) => Err(e.into()),
         }
@@ -296,7 +321,7 @@ impl Marker<'_> {
         let named = (read == Ok(RECORD_LEN)).then(|| crate::backing::stub::claimed_recipe(&record));
         let known = self.overlay.catalog.file(inode.file_id())?.map(|row| row.recipe);
         for recipe in named.into_iter().chain(known) {
-            match (self.keep)(&recipe) {
+            match (self.keep)(&recipe, None) {
                 Ok(()) | Err(StoreError::Missing { .. } | StoreError::Damaged { .. }) => {}
                 Err(e) => return Err(e.into()),
             }
@@ -317,7 +342,7 @@ mod tests {
         let inode = world.stub("file", &vec![7; 50_000]);
         let marked = || {
             let mut marked = Vec::new();
-            let mut keep = |recipe: &RecipeId| {
+            let mut keep = |recipe: &RecipeId, _| {
                 marked.push(*recipe);
                 Ok(())
             };

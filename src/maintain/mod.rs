@@ -1,5 +1,6 @@
 //! Work on an overlay as a whole: scans, garbage collection, compaction, export and repair.
 
+mod check_stubs;
 mod compaction;
 mod export;
 mod gc;
@@ -16,6 +17,7 @@ pub(crate) mod scan;
 mod snapshot_walk;
 mod strip_records;
 
+pub use check_stubs::{Finding, Trouble};
 pub use export::{ExportNeeds, ExportOptions, Exported};
 pub use gc::{GcOutcome, GcStep, WouldFree};
 pub use install::INSTALL_PREFIX;
@@ -23,5 +25,5 @@ pub(crate) use install::{install_name, set_attributes, write_file};
 pub use maintenance::Maintenance;
 pub use optimize::{OptimizeOutcome, OptimizeStep};
 pub use repair::search_tree;
-pub use scan::{Finding, ScanReport, Trouble};
+pub use scan::ScanReport;
 pub use snapshot_walk::{Held, Met};

@@ -1,18 +1,14 @@
-//! Walks of the backing tree: to commit existing files, and to check every stub.
+//! Walks of the backing tree to commit existing files.
 
 use crate::backing;
-use crate::backing::stub::Stub;
 use crate::catalog::{FileRow, Finder, NAMED_DIRS_MAX};
 use crate::contents::Indexing;
 use crate::contents::error::{OverlayError, Result};
 use crate::contents::throttle::Priority;
-use crate::env::Refusal;
-use crate::id::{ChunkId, RecipeId};
 use crate::maintain::Maintenance;
 use crate::tree::inode::{Content, Inode};
 use rustix::fs::Stat;
-use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -34,46 +30,6 @@ pub struct ScanReport {
     pub skipped: u64,
     /// Files that could not be read; the log names them.
     pub errors: u64,
-}
-
-/// A defect of a file, found by [`Maintenance::check_stubs`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// The file, below the root.
-    pub path: PathBuf,
-    /// The defect.
-    pub trouble: Trouble,
-}
-
-/// Defects of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// It could not be checked, because the system refused. It may well be intact.
-    Unchecked(Refusal),
-    /// It cannot be read.
-    Unreadable(String),
-    /// Its record is not valid or is gone, so its content is not known.
-    Record(String),
-    /// Its recipe is damaged or missing. The text is empty if the store knew that before.
-    Recipe(RecipeId, String),
-    /// Its recipe has another length than its record, in bytes.
-    Length {
-        /// The recipe.
-        recipe: RecipeId,
-        /// Length in the record.
-        stub_bytes: u64,
-        /// Length of the recipe.
-        recipe_bytes: u64,
-    },
-    /// These chunks of it are damaged or missing, each named once.
-    Chunks(Vec<ChunkId>),
-}
-
-impl Trouble {
-    /// Returns the defect that `error` shows when a file is read.
-    fn of(error: &OverlayError) -> Trouble {
-        error.refusal().map_or_else(|| Trouble::Unreadable(error.to_string()), Trouble::Unchecked)
-    }
 }
 
 impl Maintenance {
@@ -246,81 +202,6 @@ impl Maintenance {
                 self.tree.enqueue_if_due(inode, &mut state);
                 Ok(state.queued)
             }
-        }
-    }
-
-    /// Checks every stub below `path`, and every file that the catalog knows as a stub: its record, its recipe, and that the
-    /// store knows each chunk. Does not read chunks: a verification or a read finds damaged ones. Changes nothing. Returns
-    /// the number of stubs. `progress` gets that number, and ends the check by returning false.
-    ///
-    /// O(chunks of all stubs) look-ups; memory for one recipe.
-    pub fn check_stubs(
-        &self,
-        path: &Path,
-        progress: &mut dyn FnMut(u64) -> bool,
-        found: &mut dyn FnMut(Finding),
-    ) -> Result<u64> {
-        let (mut stubs, mut goes_on) = (0, true);
-        self.tree.walk(path, &mut |path, file| {
-            let mut report = |trouble| found(Finding { path: path.to_owned(), trouble });
-            let inode = match file {
-                Ok(inode) => inode,
-                Err(e) => return report(Trouble::of(&e.into())),
-            };
-            if goes_on {
-                match self.tree.look_at(&inode) {
-                    Ok(Content::Stub(stub) | Content::Hybrid(stub)) => {
-                        stubs += 1;
-                        self.check_stub(&stub, &mut report);
-                    }
-                    Ok(Content::Unknown(reason)) => report(Trouble::Record(reason.to_owned())),
-                    Ok(Content::Plain(Some(_))) => {}
-                    Ok(Content::Plain(None)) => match self.tree.lost_record(&inode, path) {
-                        Ok(None) => {}
-                        Ok(Some(reason)) => report(Trouble::Record(reason)),
-                        Err(e) => report(Trouble::of(&e)),
-                    },
-                    Err(e) => report(Trouble::of(&e)),
-                }
-                goes_on = progress(stubs);
-            }
-            self.tree.inodes.release(inode);
-        })?;
-        Ok(stubs)
-    }
-
-    fn check_stub(&self, stub: &Stub, report: &mut dyn FnMut(Trouble)) {
-        let store = &self.contents.store;
-        // The cache may still have a recipe that is damaged on disk.
-        let known = store.knows_recipe(&stub.recipe);
-        let recipe = match known.and_then(|known| known.then(|| store.recipe(&stub.recipe)).transpose()) {
-            Ok(Some(recipe)) => recipe,
-            Ok(None) => return report(Trouble::Recipe(stub.recipe, String::new())),
-            Err(e) => {
-                let damaged = || Trouble::Recipe(stub.recipe, e.to_string());
-                return report(e.refusal().map_or_else(damaged, Trouble::Unchecked));
-            }
-        };
-        if recipe.size() != stub.size {
-            let (stub_bytes, recipe_bytes) = (stub.size, recipe.size());
-            report(Trouble::Length { recipe: stub.recipe, stub_bytes, recipe_bytes });
-        }
-        let mut lost = Vec::new();
-        for chunk in recipe.chunks() {
-            match store.known(&chunk.id) {
-                Ok(true) => {}
-                Ok(false) => lost.push(chunk.id),
-                Err(e) => match e.refusal() {
-                    Some(refusal) => return report(Trouble::Unchecked(refusal)),
-                    // An index that fails does not show that the chunk exists.
-                    None => lost.push(chunk.id),
-                },
-            }
-        }
-        if !lost.is_empty() {
-            let mut once = HashSet::new();
-            lost.retain(|id| once.insert(*id));
-            report(Trouble::Chunks(lost));
         }
     }
 }

@@ -93,6 +93,21 @@ struct Recent {
     merging: Arc<BTreeMap<Key, Address>>,
 }
 
+impl Recent {
+    fn find_recipe(&self, id: &RecipeId) -> Option<Entry> {
+        let (mut low, mut high) = ([0; Key::BYTES], [0xff; Key::BYTES]);
+        low[..16].copy_from_slice(&id.0);
+        high[..16].copy_from_slice(&id.0);
+        for map in [&self.fresh, &*self.merging] {
+            let mut rows = map.range(Key(low)..=Key(high));
+            if let Some((&key, &address)) = rows.find(|(key, _)| key.recipe_id().is_some()) {
+                return Some(Entry { key, address });
+            }
+        }
+        None
+    }
+}
+
 /// The index. Rows found in memory are newer than rows in the database.
 pub(super) struct Index {
     db: Arc<dyn Db>,
@@ -147,23 +162,34 @@ impl Index {
 
     /// Returns a recipe's key and address by its 16-byte id.
     pub(super) fn find_recipe(&self, id: &RecipeId) -> Result<Option<Entry>, StoreError> {
-        let (mut low, mut high) = ([0; Key::BYTES], [0xff; Key::BYTES]);
-        low[..16].copy_from_slice(&id.0);
-        high[..16].copy_from_slice(&id.0);
-        {
+        Ok(self.find_recipes(std::slice::from_ref(id))?[0])
+    }
+
+    /// As [`Index::find_recipe`] for many recipes, in ascending order: a block of the table is read once for all in it.
+    pub(super) fn find_recipes(&self, ids: &[RecipeId]) -> Result<Vec<Option<Entry>>, StoreError> {
+        debug_assert!(ids.is_sorted());
+        // Memory first: a row leaves memory only once it is in the database.
+        let mut found: Vec<_> = {
             let recent = self.recent();
-            for map in [&recent.fresh, &*recent.merging] {
-                let mut rows = map.range(Key(low)..=Key(high));
-                if let Some((&key, &address)) = rows.find(|(key, _)| key.recipe_id().is_some()) {
-                    return Ok(Some(Entry { key, address }));
-                }
-            }
-        }
-        let mut found = None;
-        self.tiers.scan_each(&*self.db, &[&id.0], usize::MAX, |_, row| {
-            let entry = entry_of(row);
-            found = found.or(entry.key.recipe_id().map(|_| entry));
+            ids.iter().map(|id| recent.find_recipe(id)).collect()
+        };
+        let (places, prefixes): (Vec<usize>, Vec<&[u8; 16]>) =
+            (0..ids.len()).filter(|at| found[*at].is_none()).map(|at| (at, &ids[at].0)).unzip();
+        self.tiers.scan_each(&*self.db, &prefixes, usize::MAX, |i, row| {
+            let (entry, found) = (entry_of(row), &mut found[places[i]]);
+            *found = found.or(entry.key.recipe_id().map(|_| entry));
         })?;
+        Ok(found)
+    }
+
+    /// As [`Index::find`] for many keys, in ascending order.
+    pub(super) fn find_all(&self, keys: &[Key]) -> Result<Vec<Option<Address>>, StoreError> {
+        debug_assert!(keys.is_sorted());
+        let mut found: Vec<_> = keys.iter().map(|key| self.find_recent(key)).collect();
+        let (places, rows): (Vec<usize>, Vec<&[u8; Key::BYTES]>) =
+            (0..keys.len()).filter(|at| found[*at].is_none()).map(|at| (at, &keys[at].0)).unzip();
+        self.tiers
+            .scan_each(&*self.db, &rows, usize::MAX, |i, row| found[places[i]] = Some(address_of(row)))?;
         Ok(found)
     }
 

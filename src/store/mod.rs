@@ -38,6 +38,7 @@ mod group_table;
 mod index;
 mod inflated;
 mod live;
+mod located;
 mod lock;
 mod lzma;
 mod member;
@@ -61,6 +62,7 @@ pub use document_kind::DocumentKind;
 pub use error::{Damage, DamageKind, Object, StoreError};
 pub use gc::{Collection, GcDone, GcPlan, KeepGoing};
 pub use index::Grouping;
+pub use located::RecipePlace;
 pub use pin::Pin;
 pub use regroup::{RegroupOptions, RegroupPlan, Regrouped};
 pub use salvage::{Salvaged, Step, Take, Wanted, search_packs};
@@ -348,9 +350,7 @@ impl Store {
 
     /// Returns a recipe. A running collection then counts it and its chunks as needed.
     pub fn recipe(&self, id: &RecipeId) -> Result<Arc<Recipe>, StoreError> {
-        let recipe = self.reader.recipe(id)?;
-        self.reader.use_recipe(&recipe);
-        Ok(recipe)
+        self.recipe_at(id, None)
     }
 
     /// Hints that these chunks will be read soon. The hint is dropped if the threads are busy.

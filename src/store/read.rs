@@ -37,6 +37,8 @@ const ALONG_BYTES: usize = 1 << 20;
 const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 /// Limit of keys remembered as intact, about 80 bytes each.
 const SOUND_KEYS: usize = 64 << 10;
+/// Keys that are looked up while a collection waits.
+const KEYS_AT_ONCE: usize = 1024;
 
 /// The reading side of the store, shared with the decode-ahead threads.
 pub(super) struct Reader {
@@ -192,6 +194,24 @@ impl Reader {
         Ok(!self.is_damaged(key) && self.index.find(key)?.is_some_and(stands))
     }
 
+    /// As [`Reader::known`] for many keys, in ascending order.
+    pub(super) fn all_known(&self, keys: &[Key]) -> Result<Vec<bool>, StoreError> {
+        let mut known = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(KEYS_AT_ONCE) {
+            let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(live) = &*gate {
+                keys.iter().for_each(|key| live.insert(key));
+            }
+            let stands = |address: &Address| self.packs.has(address.pack);
+            let found = self.index.find_all(keys)?;
+            let is_known = |(key, found): (&Key, &Option<Address>)| {
+                found.as_ref().is_some_and(stands) && !self.is_damaged(key)
+            };
+            known.extend(keys.iter().zip(&found).map(is_known));
+        }
+        Ok(known)
+    }
+
     /// Like [`Reader::known`], and its frame is intact: the condition for emptying a file. Marks a bad frame
     /// as damaged.
     pub(super) fn is_sound(&self, key: &Key) -> Result<bool, StoreError> {
@@ -238,11 +258,12 @@ impl Reader {
         self.sound.insert(*key, ());
     }
 
-    /// Marks a recipe and its chunks as needed for a running collection.
-    pub(super) fn use_recipe(&self, recipe: &Recipe) {
+    /// Marks a recipe, with its key if that is known, and its chunks as needed for a running collection.
+    pub(super) fn use_recipe(&self, recipe: &Recipe, key: Option<Key>) {
         let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(live) = &*gate {
-            live.insert(&Key::new(blake3::hash(&recipe.encode()).as_bytes(), Kind::Recipe as u8));
+            let key_of = || Key::new(blake3::hash(&recipe.encode()).as_bytes(), Kind::Recipe as u8);
+            live.insert(&key.unwrap_or_else(key_of));
             recipe.chunks().iter().for_each(|chunk| live.insert(&Key::chunk(&chunk.id)));
         }
     }
@@ -276,9 +297,14 @@ impl Reader {
     }
 
     pub(super) fn recipe(&self, id: &RecipeId) -> Result<Arc<Recipe>, StoreError> {
+        self.recipe_at(id, None)
+    }
+
+    /// Returns a recipe that was found at `place` a moment ago.
+    pub(super) fn recipe_at(&self, id: &RecipeId, place: Option<Entry>) -> Result<Arc<Recipe>, StoreError> {
         self.recipes.get_or_insert_with(id, || {
             let find = || self.index.find_recipe(id);
-            let found = find()?;
+            let found = place.map_or_else(find, |place| Ok(Some(place)))?;
             let at_hand = found.and_then(|found| self.in_group_at_hand(&found.key, &found.address));
             let (Entry { key, address }, bytes) = match (found, at_hand) {
                 (Some(found), Some(bytes)) => (found, bytes),

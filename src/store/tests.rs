@@ -3,6 +3,7 @@ mod coalesced_read;
 mod crash;
 mod damage;
 mod dictionary;
+mod located;
 mod refused;
 mod regroup;
 mod solid;

@@ -39,6 +39,7 @@ use super::entry::Entry;
 use super::error::StoreError;
 use super::frame::{HEADER_BYTES, Key, Kind};
 use super::live::LiveSet;
+use super::located::RecipePlace;
 use super::lock::lock;
 use super::pack::PLAIN;
 use crate::env::Reservation;
@@ -119,8 +120,13 @@ impl Collection<'_> {
     /// Marks a recipe and its chunks as needed. Fails if the recipe cannot be read: then the needed set is
     /// unknown, and nothing may be removed.
     pub fn keep(&self, recipe: &RecipeId) -> Result<(), StoreError> {
+        self.keep_at(recipe, None)
+    }
+
+    /// As [`Collection::keep`], for a recipe that was found at `place` a moment ago.
+    pub fn keep_at(&self, recipe: &RecipeId, place: Option<RecipePlace>) -> Result<(), StoreError> {
         // The look-up marks them.
-        self.store.recipe(recipe).map(drop)
+        self.store.recipe_at(recipe, place).map(drop)
     }
 
     /// Keeps everything that is stored so far, because something unknown in it is needed. Returns the last
