@@ -398,7 +398,7 @@ impl Converter {
         let only_indexed = taken.waits || taken.plain_until.is_some();
         let lacks = only_indexed.then(|| self.bytes_not_stored(recipe)).transpose()?;
         let known;
-        // Where it was when it became a stub.
+        // Path at which it became a stub.
         let mut path = None;
         {
             let mut state = inode.lock();

@@ -1,4 +1,4 @@
-//! Files that were taken into a round: what is remembered of them, and their bytes.
+//! Files that were taken into a round, and their bytes.
 
 use super::Converter;
 use super::room::Claim;
@@ -25,7 +25,7 @@ pub(super) struct Taken {
     pub(super) file: Arc<File>,
     /// As it was when the lease was taken.
     pub(super) before: Stat,
-    /// Where it was found in the tree.
+    /// Path at which it was found in the tree.
     pub(super) path: Option<PathBuf>,
     /// Whether it had no xattrs that users see. A later one moves its ctime.
     pub(super) no_xattrs: bool,

@@ -61,7 +61,7 @@ impl Trouble {
     }
 }
 
-/// A stub that was met, and what was found about it.
+/// A stub that was met, and its defects.
 struct Met {
     path: PathBuf,
     stub: Stub,
@@ -120,7 +120,7 @@ impl Maintenance {
         Ok(stubs)
     }
 
-    /// Checks these stubs, and reports what is wrong in their order. Returns false if `goes_on` did.
+    /// Checks these stubs, and reports defects in their order. Returns false if `goes_on` did.
     fn check_met(
         &self,
         mut met: Vec<Met>,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Xattrs of a file are recorded with its version if they take no more than this together.
 const XATTR_BYTES_MAX: usize = 4096;
 
-/// What its committer knows of a file that is reported.
+/// Facts about a reported file that its committer knows.
 #[derive(Default)]
 pub(crate) struct Found {
     /// Path of the name that it was opened by, if it still has that.
@@ -67,7 +67,7 @@ impl Tree {
         self.tell_found(inode, content, stat, None, met, finder);
     }
 
-    /// As [`Tree::tell_committed`]; does not ask the system again for what is in `found`.
+    /// As [`Tree::tell_committed`]; does not ask the system again for the facts in `found`.
     pub(crate) fn tell_found(
         &self,
         inode: &Inode,
