@@ -47,7 +47,7 @@ pub(crate) mod ticks;
 pub(crate) mod walk;
 mod write_errors;
 
-pub use changes::{Change, Moment, Still};
+pub use changes::{Change, Still};
 pub use content_out::{StoredContent, xattrs_of};
 pub use directory::{DirEntry, DirHandle};
 pub use event::Event;
