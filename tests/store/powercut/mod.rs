@@ -42,6 +42,7 @@ mod neighbour;
 mod random;
 mod recorder;
 mod snapshots;
+mod synced;
 mod workload;
 mod write_errors;
 
