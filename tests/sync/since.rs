@@ -82,6 +82,7 @@ fn rewrite_unseen(path: &Path, content: &str) {
     fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
 }
 
+/// Seen to fail with any list of changes taken for the one that the moment belongs to.
 #[test]
 fn what_changed_while_not_mounted_is_found() {
     as_both(|user| {
@@ -121,6 +122,25 @@ fn what_changed_before_the_daemon_was_killed_is_found() {
         pair.sync();
         pair.assert_same();
         assert_eq!(fs::read(pair.b.at("f")).unwrap(), b"two");
+    });
+}
+
+/// An overlay that is mounted elsewhere leaves its directory in reach: a change there passes the daemon by.
+#[test]
+fn what_changed_below_a_mount_elsewhere_is_found() {
+    as_both(|user| {
+        let pair = Pair { a: Mount::new(user), b: Mount::in_place(user) };
+        let sync = || {
+            let mut command = pair.a.dedupctl();
+            let output = command.arg("sync").arg(pair.b.dir()).arg(pair.a.mnt()).output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        };
+        fs::create_dir(pair.a.at("d")).unwrap();
+        fs::write(pair.a.at("d/old"), "old").unwrap();
+        (0..3).for_each(|_| sync());
+        fs::write(pair.a.backing().join("d/new"), "new").unwrap();
+        sync();
+        assert_eq!(fs::read(pair.b.at("d/new")).unwrap(), b"new");
     });
 }
 
@@ -174,7 +194,7 @@ fn each_kind_of_change_is_found() {
     });
 }
 
-/// A program that keeps its file open, or mapped, changes it without a word to anyone.
+/// A program that keeps its file open, or mapped, changes it without a word to anyone. Seen to fail if such files do not count.
 #[test]
 fn what_an_open_file_gets_is_found() {
     as_both(|user| {
