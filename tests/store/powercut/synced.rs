@@ -14,7 +14,7 @@ use crate::common::session::{Session, copy_tree, dedupctl};
 use crate::common::{As, Mount, noise, prose, succeed, text};
 use std::path::Path;
 
-/// Files that both sides have at first, of which most are changed.
+/// Files on both sides at first. Those before [`CHANGED`] are changed, those from here to [`ALL`] are new.
 const SHARED: u64 = 40;
 const CHANGED: u64 = 30;
 const ALL: u64 = 55;
