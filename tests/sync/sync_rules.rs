@@ -140,6 +140,11 @@ fn is_mounted(path: &Path) -> bool {
     String::from_utf8_lossy(&table).lines().any(|line| line.split(' ').nth(4) == path.to_str())
 }
 
+fn is_running(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
 /// The same command, with SIGINT's default action: what a shell starts in the background ignores it.
 fn interruptible(command: &Command) -> Command {
     let mut env = Command::new("env");
@@ -210,9 +215,12 @@ fn no_private_mount_is_left() {
                 };
                 mounts.iter().all(dead)
             });
+            // A mount is cleared if the process that it belongs to has ended.
+            wait_until("both processes have ended", || mounts.iter().all(|path| !is_running(&number(path))));
             let conflicts = mount.dedupctl().arg("conflicts").current_dir(&dir).output().unwrap();
             assert_eq!(conflicts.status.code(), Some(0), "{}", text(&conflicts));
-            assert_eq!(left(), 0, "{mounts:?}");
+            // Another command on this machine may be about to remove the directory of a mount that it has cleared.
+            wait_until(&format!("the next command clears {mounts:?}"), || left() == 0);
         } else {
             wait_until(&format!("what was mounted goes after {signal} to {whom}: {mounts:?}"), || {
                 left() == 0
