@@ -13,7 +13,9 @@ use crate::maintain::Maintenance;
 use crate::recipe::Recipe;
 use crate::store::RecipePlace;
 use crate::tree::inode::Content;
+use rustix::io::Errno;
 use std::collections::HashSet;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Stubs whose recipes are looked up together.
@@ -142,7 +144,7 @@ impl Maintenance {
             }
         }
         self.check_chunks(&mut chunks, &mut met);
-        for Met { path, mut troubles, mut lost, refused, .. } in met {
+        for Met { path, stub, mut troubles, mut lost, refused } in met {
             let mut once = HashSet::new();
             lost.retain(|id| once.insert(*id));
             match refused {
@@ -150,9 +152,37 @@ impl Maintenance {
                 None if !lost.is_empty() => troubles.push(Trouble::Chunks(lost)),
                 None => {}
             }
+            // The file may have been removed or rewritten, and its content collected, since it was met.
+            if !troubles.is_empty() && !self.still_names(&path, &stub.recipe) {
+                continue;
+            }
             troubles.into_iter().for_each(|trouble| found(Finding { path: path.clone(), trouble }));
         }
         true
+    }
+
+    /// Returns false if the file is gone, or has another content.
+    fn still_names(&self, path: &Path, recipe: &RecipeId) -> bool {
+        let mut named = false;
+        let walked = self.tree.walk(path, &mut |_, file| match file {
+            Ok(inode) => {
+                named |= match self.tree.look_at(&inode) {
+                    Ok(Content::Stub(stub) | Content::Hybrid(stub)) => stub.recipe == *recipe,
+                    Ok(Content::Plain(_)) => false,
+                    Ok(Content::Unknown(_)) | Err(_) => true,
+                };
+                self.tree.inodes.release(inode);
+            }
+            Err(_) => named = true,
+        });
+        match walked {
+            Ok(()) => named,
+            Err(OverlayError::Os(Errno::NOENT | Errno::NOTDIR)) => false,
+            Err(OverlayError::Io { source, .. }) => {
+                !matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+            }
+            Err(_) => true,
+        }
     }
 
     /// Returns the indices of these stubs with the places of their recipes, in the order of the packs.

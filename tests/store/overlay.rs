@@ -5,11 +5,11 @@
 
 use dedupfs::chunk::ChunkParams;
 use dedupfs::db::MemDb;
-use dedupfs::id::StoreId;
+use dedupfs::id::{RecipeId, StoreId};
 use dedupfs::overlay::stub::{GuardKey, State, Stub, Time, XATTR};
 use dedupfs::overlay::{
-    Background, Backing, Caller, Dedup, Handle, HybridOptions, Io, OpenFlags, Overlay, OverlayError, Parts,
-    PassToken, ROOT, SetAttr,
+    Background, Backing, Caller, Dedup, Finding, Handle, HybridOptions, Io, OpenFlags, Overlay, OverlayError,
+    Parts, PassToken, ROOT, SetAttr, Trouble,
 };
 use dedupfs::similarity::{Similarity, SimilarityOptions};
 use dedupfs::store::{Store, StoreOptions};
@@ -306,6 +306,53 @@ fn a_record_that_is_not_ours_is_an_error_and_never_empty() {
     world.set_record("file", &record);
     world.reopen();
     assert_eq!(world.read("file").unwrap(), noise(3, 20_000));
+}
+
+/// A check looks contents up some time after it met their files.
+///
+/// Seen to fail without a second look at the file.
+#[test]
+fn a_file_that_goes_while_it_is_checked_is_not_damaged() {
+    let world = World::new();
+    let check = |meanwhile: &mut dyn FnMut()| {
+        let (mut found, mut once) = (Vec::new(), Some(meanwhile));
+        let mut progress = |_| {
+            if let Some(meanwhile) = once.take() {
+                meanwhile();
+            }
+            true
+        };
+        let check = &world.overlay.maintenance;
+        let stubs =
+            check.check_stubs(Path::new(""), &mut progress, &mut |defect| found.push(defect)).unwrap();
+        assert_eq!(stubs, 1);
+        found
+    };
+    let collect = || {
+        world.overlay.maintenance.gc(false, &mut |_| true).unwrap().unwrap();
+    };
+    for rewritten in [false, true] {
+        world.write("file", &noise(7, 20_000));
+        world.settle();
+        let defects = check(&mut || {
+            world.overlay.tree.unlink(ROOT, OsStr::new("file")).unwrap();
+            if rewritten {
+                world.write("file", &noise(8, 20_000));
+                world.settle();
+            }
+            collect();
+        });
+        assert_eq!(defects, []);
+    }
+    // One whose content is lost is still reported.
+    let mut lost = world.record("file");
+    lost.recipe = RecipeId([5; 16]);
+    let defects = check(&mut || {
+        world.set_record("file", &lost);
+    });
+    assert_eq!(defects, [], "it named its recipe when it was met");
+    let path = PathBuf::from("file");
+    assert_eq!(check(&mut || ()), [Finding { path, trouble: Trouble::Recipe(lost.recipe, String::new()) }]);
 }
 
 #[derive(Clone, Debug)]
