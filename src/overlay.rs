@@ -33,7 +33,7 @@ pub use crate::query::{
 pub use crate::tree::{
     BadGlob, Change, Committed, Content, Dedup, DirEntry, DirHandle, DropPages, Event, FormerRecord,
     HYBRID_BYTES_MIN, Handle, HotOptions, HybridOptions, Inode, Io, KeptForHistory, Meta, Observer,
-    OpenFlags, Opened, PassToken, Policies, Policy, Rule, Still, StoredContent, Tree, TreeParts, Xattr,
+    OpenFlags, Opened, PassToken, Policies, Policy, Rule, Seen, Still, StoredContent, Tree, TreeParts, Xattr,
     xattrs_of,
 };
 

@@ -34,6 +34,7 @@ mod snapshot;
 mod status;
 mod template;
 mod tree;
+mod wait;
 mod would_free;
 mod write_barrier;
 
@@ -64,6 +65,7 @@ pub use settle::SettleReport;
 pub use snapshot::{DifferenceRow, EntryRow, Restored, SnapshotReport, SnapshotRequest, SnapshotRow};
 pub use status::{KeptStatus, StatusReport};
 pub use template::{TemplateReport, TemplateRequest, TemplateRow};
+pub use wait::WaitReport;
 pub use would_free::WouldFreeReport;
 pub use write_barrier::{BarrierReport, BarrierRequest, BarrierRow, barrier_file};
 

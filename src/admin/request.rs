@@ -172,6 +172,11 @@ pub enum Request {
         /// As returned before; none for the first time.
         since: Option<String>,
     },
+    /// Wait until the mount is changed.
+    WaitForChange {
+        /// The state of then, as returned before; returns at once if there is none.
+        seen: Option<String>,
+    },
     /// Finish conversions in flight and unmount. Only a daemon can.
     Unmount {
         /// Also end it while other mount namespaces hold it.

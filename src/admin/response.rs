@@ -1,7 +1,7 @@
 use super::{
     BarrierReport, ChangesReport, CheckReport, ContainedReport, DiffReport, ExportReport, GcReport,
     GroupsByMethod, LogReport, MethodContents, MethodKeys, OldContentsReport, OptimizeReport, PairsByMethod,
-    RestoreReport, SettleReport, SimilarByMethod, SnapshotReport, StatusReport, TemplateReport,
+    RestoreReport, SettleReport, SimilarByMethod, SnapshotReport, StatusReport, TemplateReport, WaitReport,
     WouldFreeReport,
 };
 use crate::maintain::ScanReport;
@@ -43,6 +43,8 @@ pub enum Response {
     WriteBarrier(BarrierReport),
     /// Result of [`super::Request::Changes`].
     Changes(ChangesReport),
+    /// Result of [`super::Request::WaitForChange`].
+    WaitForChange(WaitReport),
     Unmount(UnmountReport),
 }
 

@@ -1,8 +1,8 @@
 use super::by_method::{self, NoAnswer};
 use super::{
     AdminError, Context, Report, Request, Response, changes, check, contained, diff, export, gc, groups, log,
-    old_contents, optimize, repair, restore, scan, settle, similar, snapshot, status, template, would_free,
-    write_barrier,
+    old_contents, optimize, repair, restore, scan, settle, similar, snapshot, status, template, wait,
+    would_free, write_barrier,
 };
 
 /// Executes a request. For [`Request::Scan`] and [`Request::Settle`], a store opened for the purpose needs
@@ -66,6 +66,9 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         }
         Request::Changes { since } => {
             changes::changes(context, since.as_deref(), report).map(Response::Changes)
+        }
+        Request::WaitForChange { seen } => {
+            wait::wait(context, seen.as_deref(), report).map(Response::WaitForChange)
         }
         Request::Unmount { .. } => Err(AdminError::NotMounted(context.repo.layout().root.clone())),
     }

@@ -54,11 +54,13 @@ mod similar;
 mod snapshot;
 mod status;
 mod sync;
+mod synced;
 mod tasks;
 mod template;
 mod ui;
 mod unmount;
 mod watch;
+mod watcher;
 
 pub use commands::run;
 pub use program::Program;

@@ -60,19 +60,36 @@ impl Output {
         value: &T,
         text: impl FnOnce(&T) -> String,
     ) -> Result<bool, CliError> {
+        self.one_of_many(value, |value| {
+            let text = format!("{}\n{}", now(), text(value));
+            match io::stdout().is_terminal() {
+                // Escapes: home; clear the rest of each line; clear the rest of the screen. This avoids flicker.
+                true => format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n")),
+                false => text + "\n",
+            }
+        })
+    }
+
+    /// Prints one of many results below the last one, after the time. Returns false if the reader has gone.
+    pub(super) fn line<T: Serialize>(
+        &self,
+        value: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<bool, CliError> {
+        self.one_of_many(value, |value| format!("{} {}", now(), text(value)))
+    }
+
+    fn one_of_many<T: Serialize>(
+        &self,
+        value: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<bool, CliError> {
         let text = match self.json {
             true => {
                 let json = serde_json::to_string(value);
                 json.map_err(|e| CliError::new(format!("the result is no JSON: {e}")))? + "\n"
             }
-            false => {
-                let text = format!("{}\n{}", jiff::Zoned::now().strftime("%H:%M:%S"), text(value));
-                match io::stdout().is_terminal() {
-                    // Escapes: home; clear the rest of each line; clear the rest of the screen. This avoids flicker.
-                    true => format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n")),
-                    false => text + "\n",
-                }
-            }
+            false => text(value),
         };
         let mut out = io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -117,6 +134,11 @@ impl Output {
         };
         Meter { bar: ProgressBar::with_draw_target(None, target), unit: None }
     }
+}
+
+/// Returns the time of day.
+fn now() -> String {
+    jiff::Zoned::now().strftime("%H:%M:%S").to_string()
 }
 
 /// Shows how far long work has come. Vanishes when dropped.

@@ -135,6 +135,20 @@ pub(super) fn open(path: &Path, init: Option<&InitOptions>) -> Result<Mounted, C
     mounted
 }
 
+/// Opens the overlay around `path`, which must be mounted already: changes are seen through a mount only.
+pub(super) fn open_mounted(path: &Path) -> Result<Mounted, CliError> {
+    match find_settled(path)? {
+        Found::Daemon { info, .. } if !is_private(&info.mountpoint) => of_daemon(&info),
+        _ => {
+            let message =
+                format!("{}: not mounted, and changes are seen through a mount only", path.display());
+            let command =
+                format!("mount it with `dedupfs {0} {0}`, or sync without `--watch`", path.display());
+            Err(CliError::new(message).hint(command))
+        }
+    }
+}
+
 /// A directory that a real sync would create, or turn into an overlay, as a dry run sees it.
 pub(super) struct Plain {
     tree: PathBuf,
@@ -255,6 +269,11 @@ fn of_daemon(info: &DaemonInfo) -> Result<Mounted, CliError> {
 }
 
 impl Mounted {
+    /// Returns its daemon.
+    pub(super) fn daemon(&self) -> &DaemonInfo {
+        &self.info
+    }
+
     /// Its tree as a replica; with `dry` one that is only compared.
     pub(super) fn replica<'a>(
         &self,

@@ -1,12 +1,14 @@
 use super::error::CliError;
 use super::home::home;
 use super::output::Output;
-use super::{CliResult, Global, Outcome, replica};
+use super::watcher::Watcher;
+use super::{CliResult, Global, Outcome, replica, synced};
 use crate::control::{self, ControlError};
 use crate::repo::InitOptions;
+use crate::sync::pipe::{self, Outgoing};
 use crate::sync::plan::Summary;
 use crate::sync::proto::{self, Failure, Message};
-use crate::sync::{Local, Replica, Session, link, pipe};
+use crate::sync::{Local, Replica, Session, link};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -24,6 +26,9 @@ pub(super) struct Serve {
     /// Speak the protocol on stdin and stdout
     #[arg(long, required = true)]
     stdio: bool,
+    /// Answer one sync after another, and tell the other side about changes
+    #[arg(long)]
+    watch: bool,
     /// Create the directory if it is missing
     #[arg(long)]
     create: bool,
@@ -53,7 +58,11 @@ impl Serve {
         let to = file(io::stdout().as_fd().try_clone_to_owned())?;
         let limits = pipe::Limits { silence: Duration::from_secs(self.timeout.into()), rate: None };
         let (mut from, mut to) = pipe::connect(from, to, limits);
-        self.serve(&mut from, &mut to).inspect_err(|e| {
+        let served = match self.watch {
+            true => self.keep_serving(&mut from, &to),
+            false => self.serve(&mut from, &mut to),
+        };
+        served.inspect_err(|e| {
             // The caller has a terminal; this process may have none.
             let failure = Failure { message: e.message.clone(), hint: e.hint.clone() };
             if !e.silent {
@@ -110,23 +119,62 @@ impl Serve {
             && let Some(plain) = replica::Plain::find(&self.dir, &self.init())?
         {
             let mut local = plain.replica(self.force, Box::new(|_, _| {}))?;
-            return answer(&mut local, from, to).map(drop);
+            return answer(&mut local, None, from, to).map(drop);
         }
         let mounted = replica::open(&self.dir, Some(&self.init()))?;
         let mut local = mounted.replica(self.force, self.dry_run, Box::new(|_, _| {}))?;
         if let Some(expected) = self.expect.as_ref().filter(|_| !made) {
             self.check_device(expected, local.device().as_str())?;
         }
-        let session = answer(&mut local, from, to)?;
+        let session = answer(&mut local, None, from, to)?;
+        if !self.dry_run {
+            synced::note(&mounted.memory, &mounted.tree, &session, None)?;
+        }
         if session.outcome().here != Summary::default() && !self.dry_run {
             local.settle()?;
         }
         Ok(())
     }
+
+    /// Answers one sync after another, until the other side closes the connection.
+    fn keep_serving<W: Write + AsFd + Send + 'static>(
+        &self,
+        from: &mut impl Read,
+        to: &Outgoing<W>,
+    ) -> Result<(), CliError> {
+        let mounted = replica::open_mounted(&self.dir)?;
+        let watcher = Watcher::start(mounted.daemon(), to.clone(), Message::Changed(()))?;
+        to.stay_alive();
+        let (mut to, mut hello) = (to.clone(), None);
+        loop {
+            watcher.busy();
+            let mut local = mounted.replica(self.force, false, Box::new(|_, _| {}))?;
+            if let Some(expected) = &self.expect {
+                self.check_device(expected, local.device().as_str())?;
+            }
+            let session = answer(&mut local, hello, from, &mut to)?;
+            drop(local);
+            synced::note(&mounted.memory, &mounted.tree, &session, None)?;
+            watcher.idle()?;
+            hello = link::until_called(from, &mut to)?;
+            if hello.is_none() {
+                return Ok(());
+            }
+        }
+    }
 }
 
-fn answer(local: &mut Local<'_>, from: &mut impl Read, to: &mut impl Write) -> Result<Session, CliError> {
+/// Answers one sync, whose first message may be here already.
+fn answer(
+    local: &mut Local<'_>,
+    hello: Option<Message>,
+    from: &mut impl Read,
+    to: &mut impl Write,
+) -> Result<Session, CliError> {
     let mut session = Session::answer();
+    if let Some(hello) = hello {
+        session.receive(hello, local)?;
+    }
     let done = link::run(&mut session, local, from, to, &mut |_, _| {});
     // The caller has got the error already.
     done.map_err(|e| CliError { silent: true, ..CliError::from(e) })?;

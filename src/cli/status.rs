@@ -1,10 +1,14 @@
 use super::file_version::find_gone;
 use super::output::{Output, plain, size, table};
+use super::replica::memory_of;
 use super::session::{Session, Work, find, unexpected};
+use super::synced::{self, LastSync};
 use super::watch::{parse_seconds, watch};
 use super::{CliResult, Global, Outcome, log};
 use crate::admin::{HistoryUse, KeptStatus, Request, Response, StatusReport, WouldFreeReport};
+use crate::control::Found;
 use crate::convert::snapshots_fill_disk;
+use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -38,9 +42,11 @@ impl Status {
         }
         // Finds it again each time: it may be mounted or unmounted meanwhile, and no store stays open in between.
         let next = || {
-            let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Ask, out)?;
+            let found = find(global, self.path.as_deref())?;
+            let syncs = last_syncs(&found);
+            let (session, _) = Session::open(found, Work::Ask, out)?;
             match session.ask(Request::Status, out)? {
-                Response::Status(report) => Ok(report),
+                Response::Status(report) => Ok(Shown { report, syncs }),
                 other => Err(unexpected(&other)),
             }
         };
@@ -69,8 +75,47 @@ fn would_free(report: &WouldFreeReport) -> String {
     text + "\n"
 }
 
-fn text(report: &StatusReport) -> String {
-    let rows = rows(report);
+/// The document of `status`.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    report: StatusReport,
+    /// The last sync with each device.
+    syncs: Vec<LastSync>,
+}
+
+/// Without access to the sync state there are none.
+fn last_syncs(found: &Found) -> Vec<LastSync> {
+    let root = match found {
+        Found::Daemon { info, .. } => &info.mountpoint,
+        Found::Direct { layout, .. } => &layout.root,
+    };
+    memory_of(found).map(|(memory, _fd)| synced::list(&memory, root)).unwrap_or_default()
+}
+
+/// Returns a time of RFC 3339 in this time zone.
+fn time_text(time: &str) -> String {
+    let zone = jiff::tz::TimeZone::system();
+    let local = time.parse::<jiff::Timestamp>().map(|time| time.to_zoned(zone));
+    local.map_or_else(|_| plain(time), |time| time.strftime("%Y-%m-%d %H:%M:%S").to_string())
+}
+
+fn sync_rows(syncs: &[LastSync]) -> Vec<(&'static str, String)> {
+    let row = |sync: &LastSync| {
+        let with = sync.peer.as_ref().unwrap_or(&sync.device);
+        let conflicts = match sync.conflicts.len() {
+            0 => String::new(),
+            1 => format!("; 1 conflict: {} (see `dedupctl conflicts`)", plain(&sync.conflicts[0])),
+            n => format!("; {n} conflicts (see `dedupctl conflicts`)"),
+        };
+        ("last sync", format!("{} with {}{conflicts}", time_text(&sync.time), plain(with)))
+    };
+    syncs.iter().map(row).collect()
+}
+
+fn text(shown: &Shown) -> String {
+    let mut rows = rows(&shown.report);
+    rows.extend(sync_rows(&shown.syncs));
     let rows: Vec<_> = rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();
     table(&rows, &[])
 }

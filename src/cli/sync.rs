@@ -1,25 +1,31 @@
 use super::error::CliError;
 use super::host::{check_host, parse_host};
 use super::met::Met;
-use super::output::{Output, plain, size, table};
-use super::peer_process::PeerProcess;
+use super::output::{Output, plain};
 use super::remote::Remotes;
+use super::replica::Mounted;
 use super::session::find;
-use super::{CliResult, Global, Outcome, Program, replica};
+use super::{CliResult, Global, Outcome, Program, replica, synced};
 use crate::admin::Progress;
 use crate::config::parse_size;
 use crate::control;
+use crate::sync::link::Traffic;
 use crate::sync::plan::Summary;
-use crate::sync::proto::{Direction, NEW_DIRECTORY, NEW_OVERLAY, Options};
+use crate::sync::proto::{Direction, Options};
 use crate::sync::session::Transfer;
-use crate::sync::tree::shown;
 use crate::sync::version::Device;
-use crate::sync::{Replica, Session, SyncError, link, pipe};
-use serde::Serialize;
+use crate::sync::{Local, Replica, Session, SyncError, link, pipe};
+use connection::Connection;
+use report::SyncReport;
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
+
+mod connection;
+mod report;
+mod watch;
 
 /// Make this tree and a copy equal, in both directions
 #[derive(clap::Args)]
@@ -30,13 +36,20 @@ use std::time::Duration;
     sync again to continue it. PEER must exist; `--create` creates it. Files that match .dedupfsignore (like .gitignore)\n\
     are not synced.\n\
     Exit code 1: there are conflicts, or files that could not be synced completely; the sync names each of them.\n\
-    Example: dedupctl sync ann@server:/data\n         dedupctl sync --dry-run --pull /mnt/disk/copy /data"
+    Example: dedupctl sync ann@server:/data\n         dedupctl sync --dry-run --pull /mnt/disk/copy /data\n         \
+    dedupctl sync --watch ann@server:/data"
 )]
 pub(super) struct Sync {
     /// The other copy
     peer: String,
     /// A path of the overlay; by default the current directory
     path: Option<PathBuf>,
+    /// Stay connected, and sync again after each change on either side; both must be mounted
+    #[arg(long, conflicts_with = "dry_run")]
+    watch: bool,
+    /// Run COMMAND in a shell for each new conflict, with $DEDUPFS_PATH and $DEDUPFS_COPY (paths below the root)
+    #[arg(long, value_name = "COMMAND")]
+    on_conflict: Option<String>,
     /// Only print the plan
     #[arg(long)]
     dry_run: bool,
@@ -72,61 +85,28 @@ pub(super) struct Sync {
     remote_program: String,
 }
 
-#[derive(Serialize)]
-struct Side {
-    created: u64,
-    updated: u64,
-    deleted: u64,
-    renamed: u64,
-}
-
-#[derive(Serialize)]
-struct ConflictRow {
-    path: String,
-    copy: String,
-    winner: String,
-    loser: String,
-}
-
-#[derive(Serialize)]
-struct Skipped {
-    path: String,
-    reason: String,
-}
-
-#[derive(Serialize)]
-struct SyncReport {
-    peer: String,
-    dry_run: bool,
-    sent_bytes: u64,
-    received_bytes: u64,
-    created: u64,
-    updated: u64,
-    deleted: u64,
-    renamed: u64,
-    here: Side,
-    there: Side,
-    conflicts: Vec<ConflictRow>,
-    kept: Vec<String>,
-    skipped: Vec<Skipped>,
-    without_base: bool,
-    /// This device, as `winner` and `loser` name it.
-    device: String,
-    /// The object that a real run would create on the other side, from a dry run: `directory` or `overlay`.
-    would_make: Option<&'static str>,
-}
-
 impl From<SyncError> for CliError {
     fn from(e: SyncError) -> CliError {
         CliError { message: e.to_string(), hint: e.hint(), silent: false }
     }
 }
 
-impl From<Summary> for Side {
-    fn from(sum: Summary) -> Side {
-        let Summary { created, updated, deleted, renamed } = sum;
-        Side { created, updated, deleted, renamed }
-    }
+/// The other side, and the overlay of this one.
+struct Target {
+    peer: String,
+    path: PathBuf,
+    /// The device that must be there.
+    expected: Option<String>,
+    met: RefCell<Met>,
+}
+
+/// The reason why a session failed.
+enum Trouble {
+    /// There is no connection.
+    Closed(CliError),
+    /// Nothing came from the other side.
+    Unheard,
+    Failed(SyncError),
 }
 
 /// Maximum time that the other side waits for its store after a successful sync.
@@ -166,14 +146,82 @@ impl Sync {
     }
 
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
+        let target = self.target(global)?;
+        if self.watch {
+            return self.keep_equal(&target, out);
+        }
+        let command = self.command(&target)?;
+        let mut mounted = replica::open(&target.path, None)?;
+        // The other side scans at the same time.
+        let mut connection = Connection::start(command, self.limits())?;
+        let mut local = self.local(&mounted, out)?;
+        let (session, traffic) = match self.talk(&mut local, &mut connection, out) {
+            Ok(done) => done,
+            Err(trouble) => return Err(self.explain(trouble, &target, &mut connection)),
+        };
+        if session.outcome().here != Summary::default() && !self.dry_run {
+            local.settle()?;
+        }
+        connection.may_take(SETTLING);
+        drop(connection);
+        let device = local.device().to_string();
+        drop(local);
+        self.note_sync(&target, &mounted, &session)?;
+        mounted.end();
+        let report = SyncReport::new(&target.peer, &session, traffic, device, self.dry_run);
+        self.call_hook(&report)?;
+        report.show(out)?;
+        Ok::<_, CliError>(if report.is_clean() { Outcome::Clean } else { Outcome::Findings })
+    }
+
+    /// Syncs after each change, until the user or the reader of the output ends it.
+    fn keep_equal(&self, target: &Target, out: &Output) -> CliResult {
+        let mounted = RefCell::new(replica::open_mounted(&target.path)?);
+        let mut connect = || {
+            // The daemon may be another one than last time.
+            let found = replica::open_mounted(&target.path)?;
+            let daemon = found.daemon().clone();
+            mounted.replace(found);
+            Ok((Connection::start(self.command(target)?, self.limits())?, daemon))
+        };
+        let mut shown = false;
+        let mut sync = |connection: &mut Connection| {
+            let mounted = mounted.borrow();
+            let mut local = self.local(&mounted, out)?;
+            let (session, traffic) = match self.talk(&mut local, connection, out) {
+                Ok(done) => done,
+                Err(trouble) => return Err(self.explain(trouble, target, connection)),
+            };
+            let device = local.device().to_string();
+            drop(local);
+            self.note_sync(target, &mounted, &session)?;
+            let report = SyncReport::new(&target.peer, &session, traffic, device, false);
+            self.call_hook(&report)?;
+            match report.is_nothing() && std::mem::replace(&mut shown, true) {
+                true => Ok(true),
+                false => report.show_line(out),
+            }
+        };
+        watch::watch(out, &mut connect, &mut sync)?;
+        Ok(Outcome::Clean)
+    }
+
+    fn target(&self, global: &Global) -> Result<Target, CliError> {
         let found = find(global, self.path.as_deref()).map_err(|e| self.with_order(e))?;
         let peer = Remotes::of(&found)?.resolve(&self.peer);
-        let mut met = Met::of(&found)?;
-        drop(found);
-        let path = global.store.as_deref().filter(|_| self.path.is_none()).or(self.path.as_deref());
+        let met = Met::of(&found)?;
         let expected = met.at(&peer).filter(|device| !self.replace && is_device(device)).map(str::to_owned);
-        let command = self.command(&peer, expected.as_deref())?;
-        let mut mounted = replica::open(path.unwrap_or(Path::new(".")), None)?;
+        let path = global.store.as_deref().filter(|_| self.path.is_none()).or(self.path.as_deref());
+        let path = path.unwrap_or(Path::new(".")).to_owned();
+        Ok(Target { peer, path, expected, met: RefCell::new(met) })
+    }
+
+    fn limits(&self) -> pipe::Limits {
+        pipe::Limits { silence: Duration::from_secs(self.timeout.into()), rate: self.bwlimit }
+    }
+
+    /// Examines this side.
+    fn local<'a>(&self, mounted: &Mounted, out: &Output) -> Result<Local<'a>, CliError> {
         let mut meter = out.meter();
         let report = Box::new(move |entries, bytes| {
             let step = match bytes {
@@ -182,23 +230,29 @@ impl Sync {
             };
             meter.show(&step);
         });
-        // The other side scans at the same time.
-        let mut child = PeerProcess::start(command)?;
-        let (from, to) = child.pipes()?;
-        let limits = pipe::Limits { silence: Duration::from_secs(self.timeout.into()), rate: self.bwlimit };
-        let (mut from, mut to) = pipe::connect(from, to, limits);
         let mut local = mounted.replica(self.force, self.dry_run, report)?;
         local.notes.drain(..).for_each(|note| out.note(&plain(&note)));
+        Ok(local)
+    }
+
+    /// Runs one session.
+    fn talk(
+        &self,
+        local: &mut Local<'_>,
+        connection: &mut Connection,
+        out: &Output,
+    ) -> Result<(Session, Traffic), Trouble> {
         let direction = match (self.push, self.pull) {
             (true, _) => Direction::Push,
             (_, true) => Direction::Pull,
             _ => Direction::Both,
         };
         let options = Options { direction, dry_run: self.dry_run, force: self.force };
-        let mut session = Session::call(&local, options);
+        let mut session = Session::call(local, options);
         let mut meter = out.meter();
         let mut heard = 0;
-        let traffic = link::run(&mut session, &mut local, &mut from, &mut to, &mut |session, traffic| {
+        let (from, to) = connection.ends().map_err(Trouble::Closed)?;
+        let traffic = link::run(&mut session, local, from, to, &mut |session, traffic| {
             heard = traffic.received;
             let Transfer { received, to_receive, sent, to_send } = session.progress();
             meter.show(&match (received < to_receive, sent < to_send) {
@@ -207,75 +261,50 @@ impl Sync {
                 _ => Progress::files("comparing and applying", 0, 0),
             });
         });
-        drop(meter);
-        drop((from, to));
-        let traffic = match traffic {
-            Err(SyncError::Cut) if heard == 0 => {
-                return Err(self.never_answered(&peer, expected.as_deref(), child.exit_code()));
+        match traffic {
+            Err(SyncError::Cut) if heard == 0 => Err(Trouble::Unheard),
+            Err(e) => Err(Trouble::Failed(e)),
+            Ok(traffic) => Ok((session, traffic)),
+        }
+    }
+
+    /// Closes the connection, and explains why a session failed.
+    fn explain(&self, trouble: Trouble, target: &Target, connection: &mut Connection) -> CliError {
+        match trouble {
+            Trouble::Closed(e) => e,
+            Trouble::Unheard => {
+                let code = connection.exit_code();
+                self.never_answered(&target.peer, target.expected.as_deref(), code)
             }
-            Err(e) => {
+            Trouble::Failed(e) => {
                 if let SyncError::Silent(_) = &e {
-                    child.may_take(Duration::ZERO);
+                    connection.may_take(Duration::ZERO);
                 }
-                return Err(named(e, &peer));
+                named(e, &target.peer)
             }
-            Ok(traffic) => traffic,
-        };
-        if session.outcome().here != Summary::default() && !self.dry_run {
-            local.settle()?;
         }
-        child.may_take(SETTLING);
-        drop(child);
-        let device = local.device().to_string();
-        drop(local);
-        mounted.end();
-        if let Some(device) = session.peer().filter(|_| !self.dry_run) {
-            met.note(&peer, device.as_str())?;
+    }
+
+    /// Remembers the device at the peer, and the time.
+    fn note_sync(&self, target: &Target, mounted: &Mounted, session: &Session) -> Result<(), CliError> {
+        let Some(device) = session.peer().filter(|_| !self.dry_run) else { return Ok(()) };
+        target.met.borrow_mut().note(&target.peer, device.as_str())?;
+        synced::note(&mounted.memory, &mounted.tree, session, Some(&self.peer))
+    }
+
+    /// Runs the user's command for each new conflict.
+    fn call_hook(&self, report: &SyncReport) -> Result<(), CliError> {
+        let Some(hook) = self.on_conflict.as_ref().filter(|_| !self.dry_run) else { return Ok(()) };
+        for conflict in &report.conflicts {
+            let mut command = Command::new("sh");
+            command.arg("-c").arg(hook).stdin(Stdio::null()).stdout(std::io::stderr());
+            command.env("DEDUPFS_PATH", &conflict.path).env("DEDUPFS_COPY", &conflict.copy);
+            let status = command.status().map_err(|e| CliError::io("start", Path::new("sh"), &e))?;
+            if !status.success() {
+                tracing::warn!("--on-conflict: `{hook}` for {}: {status}", conflict.path);
+            }
         }
-        let outcome = session.outcome();
-        let (here, there) = (outcome.here, outcome.there);
-        let conflicts = outcome.conflicts.iter().map(|conflict| ConflictRow {
-            path: shown(&conflict.path),
-            copy: shown(&conflict.copy),
-            winner: conflict.winner.to_string(),
-            loser: conflict.loser.to_string(),
-        });
-        let report = SyncReport {
-            peer,
-            dry_run: self.dry_run,
-            sent_bytes: traffic.sent,
-            received_bytes: traffic.received,
-            created: here.created + there.created,
-            updated: here.updated + there.updated,
-            deleted: here.deleted + there.deleted,
-            renamed: here.renamed + there.renamed,
-            here: here.into(),
-            there: there.into(),
-            conflicts: conflicts.collect(),
-            kept: outcome.kept.iter().map(|path| shown(path)).collect(),
-            skipped: outcome
-                .skipped
-                .iter()
-                .map(|(path, reason)| Skipped { path: shown(path), reason: reason.clone() })
-                .collect(),
-            without_base: outcome.without_base,
-            device,
-            would_make: would_make(session.peer_features()).filter(|_| self.dry_run),
-        };
-        if report.without_base {
-            out.note("first sync of these two copies: a file that one side lacks does not count as deleted");
-        }
-        for path in &report.kept {
-            out.note(&format!("{}: deleted on one side and changed on the other: kept", plain(path)));
-        }
-        for Skipped { path, reason } in &report.skipped {
-            out.note(&format!("{}: {}", plain(path), plain(reason)));
-        }
-        out.result(&report, text)?;
-        Ok::<_, CliError>(match report.conflicts.is_empty() && report.skipped.is_empty() {
-            true => Outcome::Clean,
-            false => Outcome::Findings,
-        })
+        Ok(())
     }
 
     /// Explains that nothing came from a peer whose process ended with `code`.
@@ -308,12 +337,14 @@ impl Sync {
     }
 
     /// Returns the command that serves the other side.
-    fn command(&self, peer: &str, expected: Option<&str>) -> Result<Command, CliError> {
+    fn command(&self, target: &Target) -> Result<Command, CliError> {
+        let (peer, expected) = (&*target.peer, target.expected.as_deref());
         let flags = [
             ("--create", self.create),
             ("--force", self.force),
             ("--dry-run", self.dry_run),
             ("--force-root", self.force_root),
+            ("--watch", self.watch),
         ];
         let flags = flags.iter().filter(|(_, set)| *set).map(|(flag, _)| (*flag).to_owned());
         let expect = expected.map(|device| format!("--expect={device}"));
@@ -357,105 +388,9 @@ fn named(e: SyncError, peer: &str) -> CliError {
     }
 }
 
-/// Returns what a sync would create on the other side: a directory, or an overlay in an existing one.
-fn would_make(features: &[String]) -> Option<&'static str> {
-    features.iter().find_map(|feature| match feature.as_str() {
-        NEW_DIRECTORY => Some("directory"),
-        NEW_OVERLAY => Some("overlay"),
-        _ => None,
-    })
-}
-
-fn text(report: &SyncReport) -> String {
-    let row = |name: &str, side: &Side| {
-        let mut row = vec![name.to_owned()];
-        row.extend([side.created, side.updated, side.deleted, side.renamed].map(|n| n.to_string()));
-        row
-    };
-    let head = ["", "created", "updated", "deleted", "renamed"].map(str::to_owned).to_vec();
-    let mut text = table(&[head, row("here", &report.here), row("there", &report.there)], &[1, 2, 3, 4]);
-    text += &match report.would_make {
-        Some("directory") => format!("{}: would be made, as an overlay\n", plain(&report.peer)),
-        Some(_) => format!("{}: would become an overlay\n", plain(&report.peer)),
-        None => String::new(),
-    };
-    let verb = if report.dry_run { "nothing was changed; " } else { "" };
-    text += &format!("{verb}{} sent, {} received\n", size(report.sent_bytes), size(report.received_bytes));
-    for conflict in &report.conflicts {
-        text += &told(conflict, &report.device, report.dry_run);
-    }
-    text
-}
-
-/// Describes where the two versions are, for the user of the device `mine`.
-fn told(conflict: &ConflictRow, mine: &str, dry_run: bool) -> String {
-    let ConflictRow { path, copy, winner, loser } = conflict;
-    let (path, copy) = (plain(path), plain(copy));
-    // The digits only distinguish devices with the same host name.
-    let host = |device: &str| device.rsplit_once('-').map_or(device, |(host, _)| host).to_owned();
-    let same =
-        host(winner) == host(loser) || [winner, loser].iter().any(|of| host(of) == host(mine) && *of != mine);
-    let called = |device: &String| if same { device.clone() } else { host(device) };
-    let has = if dry_run { "would have" } else { "now has" };
-    let is = if dry_run { "would be" } else { "is" };
-    match (winner == mine, loser == mine) {
-        (_, true) => format!("conflict: {path} {has} {}'s version; yours {is} {copy}\n", called(winner)),
-        (true, _) => {
-            let keeps = if dry_run { "would keep" } else { "keeps" };
-            format!("conflict: {path} {keeps} your version; {}'s {is} {copy}\n", called(loser))
-        }
-        _ => {
-            format!("conflict: {path} {has} {}'s version; {}'s {is} {copy}\n", called(winner), called(loser))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_conflict_says_which_version_is_whose() {
-        let row = |winner: &str, loser: &str| ConflictRow {
-            path: "todo.md".to_owned(),
-            copy: format!("todo.conflict-{loser}-1a2b3c4d.md"),
-            winner: winner.to_owned(),
-            loser: loser.to_owned(),
-        };
-        let (server, laptop) = ("server-00000001", "laptop-00000002");
-        for (winner, loser, mine, dry, expected) in [
-            (
-                server,
-                laptop,
-                laptop,
-                false,
-                "now has server's version; yours is todo.conflict-laptop-00000002-1a2b3c4d.md",
-            ),
-            (
-                server,
-                laptop,
-                server,
-                false,
-                "keeps your version; laptop's is todo.conflict-laptop-00000002-1a2b3c4d.md",
-            ),
-            (
-                server,
-                laptop,
-                "desk-00000003",
-                true,
-                "would have server's version; laptop's would be todo.conflict-laptop-00000002-1a2b3c4d.md",
-            ),
-            (
-                "a-00000001",
-                "a-00000002",
-                "a-00000002",
-                false,
-                "now has a-00000001's version; yours is todo.conflict-a-00000002-1a2b3c4d.md",
-            ),
-        ] {
-            assert_eq!(told(&row(winner, loser), mine, dry), format!("conflict: todo.md {expected}\n"));
-        }
-    }
 
     #[test]
     fn peers() {

@@ -72,6 +72,7 @@ impl Daemon {
         if private {
             let _ = std::fs::remove_dir(&mountpoint);
         }
+        repo.overlay().tree.end_waits();
         server.stop(ANSWER);
         let left = background.stop();
         let _ = std::fs::remove_file(repo.state_file(DAEMON));
@@ -99,6 +100,7 @@ impl Daemon {
             tracing::error!("{e}");
         }
         // Clients must not find a mount that is no longer visible.
+        self.repo.overlay().tree.end_waits();
         self.server.stop(ANSWER);
         let _ = std::fs::remove_file(self.repo.state_file(DAEMON));
         let _ = incoming.recv();

@@ -1,4 +1,4 @@
-//! A session over two streams: pipes, a socket, ssh.
+//! A session over two streams (pipes, a socket, ssh), and the time until the next one.
 
 use super::error::SyncError;
 use super::proto::{self, Failure, Message};
@@ -68,5 +68,37 @@ fn last_words(from: &mut impl Read) -> SyncError {
     match proto::read(from) {
         Ok((Message::Failed(Failure { message, hint }), _)) => SyncError::Remote { message, hint },
         _ => SyncError::Cut,
+    }
+}
+
+/// Waits, on the calling side, until the other side reports changes. This side's own changes come back to it: see
+/// [`Message::Wake`].
+pub fn until_changed(from: &mut impl Read) -> Result<(), SyncError> {
+    match proto::read(from)?.0 {
+        Message::Changed(()) => Ok(()),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Waits, on the called side, until the other side begins the next session. Returns its first message; `None` if it has
+/// closed the connection.
+pub fn until_called(from: &mut impl Read, to: &mut impl Write) -> Result<Option<Message>, SyncError> {
+    loop {
+        match proto::read(from) {
+            Ok((Message::Wake(()), _)) => {
+                proto::write(to, &Message::Changed(()))?;
+            }
+            Ok((hello @ Message::Hello(_), _)) => return Ok(Some(hello)),
+            Ok((other, _)) => return Err(unexpected(other)),
+            Err(SyncError::Cut) => return Ok(None),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn unexpected(message: Message) -> SyncError {
+    match message {
+        Message::Failed(Failure { message, hint }) => SyncError::Remote { message, hint },
+        other => SyncError::peer(format!("sent a frame of type {} between two syncs", other.number())),
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A waiting side gets an error after the other side has been silent for [`Limits::silence`]. So a busy side (for
 //! example, while it scans a large tree) sends [`ALIVE`] four times in that time. A side that waits sends none: it is
-//! the peer's turn.
+//! the peer's turn. Between two syncs over one connection both sides wait, and both send ([`Outgoing::stay_alive`]).
 
 use super::error::Silence;
 use super::proto::ALIVE;
@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 const PIECE_BYTES: usize = 4 << 10;
 /// Minimum rate: a lower one would look like silence to the other side.
 pub const RATE_MIN: u64 = PIECE_BYTES as u64;
+
+/// After a pause, as many bytes as the rate allows in this time pass at once.
+const CREDIT: Duration = Duration::from_millis(500);
 
 /// Default of [`Limits::silence`]. An sshd waits as long for a password.
 pub const SILENCE_SECONDS: u32 = 120;
@@ -35,10 +38,12 @@ pub struct Limits {
 /// State that both ends share.
 struct Throttle {
     limits: Limits,
-    began: Instant,
-    bytes: AtomicU64,
+    /// The time at which the rate allows the bytes so far.
+    due: Mutex<Instant>,
     /// Whether this side waits for the other.
     listens: AtomicBool,
+    /// Whether this side sends keep-alives also while it waits.
+    stays: AtomicBool,
 }
 
 impl Throttle {
@@ -55,13 +60,17 @@ impl Throttle {
         }
     }
 
-    /// Waits as long as the rate requires for `bytes` more.
+    /// Waits as long as the rate requires for `bytes` more. Time without transfers is no credit, except for [`CREDIT`].
     fn pass(&self, bytes: usize) {
-        let all = self.bytes.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
-        if let Some(rate) = self.limits.rate {
-            let due = Duration::from_secs_f64(all as f64 / rate.max(RATE_MIN) as f64);
-            std::thread::sleep(due.saturating_sub(self.began.elapsed()));
-        }
+        let Some(rate) = self.limits.rate else { return };
+        let now = Instant::now();
+        let wait = {
+            let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+            *due = (*due).max(now.checked_sub(CREDIT).unwrap_or(now));
+            *due += Duration::from_secs_f64(bytes as f64 / rate.max(RATE_MIN) as f64);
+            due.saturating_duration_since(now)
+        };
+        std::thread::sleep(wait);
     }
 }
 
@@ -92,8 +101,12 @@ pub fn connect<R: Read + AsFd, W: Write + AsFd + Send + 'static>(
     to: W,
     limits: Limits,
 ) -> (Incoming<R>, Outgoing<W>) {
-    let (bytes, listens) = (AtomicU64::new(0), AtomicBool::new(false));
-    let throttle = Arc::new(Throttle { limits, began: Instant::now(), bytes, listens });
+    let throttle = Arc::new(Throttle {
+        limits,
+        due: Mutex::new(Instant::now()),
+        listens: AtomicBool::new(false),
+        stays: AtomicBool::new(false),
+    });
     let end = Mutex::new(End { to, last: Instant::now() });
     let shared = Arc::new(Shared { end, throttle: throttle.clone() });
     let (weak, interval) = (Arc::downgrade(&shared), limits.silence / 4);
@@ -106,8 +119,9 @@ fn keep_alive<W: Write + AsFd>(shared: &Weak<Shared<W>>, interval: Duration) {
         std::thread::park_timeout(interval);
         let Some(shared) = shared.upgrade() else { return };
         let Ok(mut end) = shared.end.try_lock() else { continue };
-        let listens = shared.throttle.listens.load(Ordering::Relaxed);
-        if !listens && end.last.elapsed() * 2 > interval && end.write(&shared.throttle, &ALIVE).is_err() {
+        let Throttle { listens, stays, .. } = &*shared.throttle;
+        let sends = !listens.load(Ordering::Relaxed) || stays.load(Ordering::Relaxed);
+        if sends && end.last.elapsed() * 2 > interval && end.write(&shared.throttle, &ALIVE).is_err() {
             return;
         }
     }
@@ -151,7 +165,18 @@ impl<R: Read + AsFd> Read for Incoming<R> {
     }
 }
 
+impl<W> Clone for Outgoing<W> {
+    fn clone(&self) -> Self {
+        Outgoing { shared: self.shared.clone() }
+    }
+}
+
 impl<W> Outgoing<W> {
+    /// Sends keep-alives from now on also while this side waits for the other.
+    pub fn stay_alive(&self) {
+        self.shared.throttle.stays.store(true, Ordering::Relaxed);
+    }
+
     fn lock(&self) -> MutexGuard<'_, End<W>> {
         self.shared.end.lock().unwrap_or_else(PoisonError::into_inner)
     }

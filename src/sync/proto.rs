@@ -227,6 +227,11 @@ messages! {
     Troubles(Vec<(Vec<u8>, String)>) = 18,
     /// The sender's tree, if it could not take the whole agreed tree.
     Took(Took) = 19,
+    /// The tree of the called side has changed, or the calling side says so of its own: the next sync may begin. Sent
+    /// between syncs, so it may arrive at the beginning of one.
+    Changed(()) = 20,
+    /// Requests a [`Message::Changed`].
+    Wake(()) = 21,
 }
 
 impl Message {

@@ -301,6 +301,8 @@ impl Session {
             (_, Message::Failed(Failure { message, hint })) => {
                 return Err(SyncError::Remote { message, hint });
             }
+            // Sent before this sync began: it sees these changes.
+            (_, Message::Changed(()) | Message::Wake(())) => {}
             (_, Message::Troubles(troubles)) => {
                 self.hear_troubles(troubles);
             }

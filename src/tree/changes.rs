@@ -12,6 +12,7 @@
 //! Memory: a little over 16 bytes for each changed inode, 32 for a sync, at most [`INODES_MAX`] of them; beyond that,
 //! everything is examined.
 
+use super::news::News;
 use crate::id::FileId;
 use std::collections::HashMap;
 use std::fmt;
@@ -96,6 +97,7 @@ impl Numbered {
 pub(crate) struct Changes {
     state: Mutex<State>,
     gate: Gate,
+    pub(crate) news: News,
 }
 
 /// Lets changes through, or holds them up.
@@ -282,6 +284,11 @@ impl Changes {
     }
 
     pub(crate) fn note(&self, inode: FileId, change: Change) {
+        self.list(inode, change);
+        self.news.changed();
+    }
+
+    fn list(&self, inode: FileId, change: Change) {
         let mut state = self.lock();
         match &mut state.numbered {
             Some(numbered) if numbered.inodes.len() >= INODES_MAX => state.numbered = None,

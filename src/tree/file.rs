@@ -172,6 +172,7 @@ impl Tree {
         state.writers += u32::from(flags.write);
         if flags.write {
             self.ticks.begin_writing();
+            self.changes.news.opened();
         }
         state.running += u32::from(flags.execute);
         let handle = Handle {

@@ -54,6 +54,8 @@ pub struct Tree {
     pub(crate) dir_paths: DirPaths,
     pub(crate) changes: Changes,
     pub(crate) ticks: Ticks,
+    /// Random.
+    pub(crate) opened_at: u64,
     listener: OnceLock<Box<Listener>>,
 }
 
@@ -62,6 +64,8 @@ impl Tree {
     pub fn new(parts: TreeParts) -> Result<Tree> {
         let root = parts.backing.root().try_clone_to_owned();
         let root = root.map_err(|e| OverlayError::io("open", "the backing directory again", e))?;
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         Ok(Tree {
             backing: parts.backing,
             contents: parts.contents,
@@ -78,6 +82,7 @@ impl Tree {
             dir_paths: DirPaths::default(),
             changes: Changes::default(),
             ticks: Ticks::default(),
+            opened_at: u64::from_le_bytes(random),
             listener: OnceLock::new(),
         })
     }

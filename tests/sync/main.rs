@@ -7,3 +7,4 @@ mod scenarios;
 mod since;
 mod sync;
 mod sync_rules;
+mod watch;
