@@ -43,7 +43,41 @@ impl From<RepoError> for CliError {
 
 impl From<ControlError> for CliError {
     fn from(e: ControlError) -> CliError {
-        CliError { message: e.to_string(), hint: e.hint(), silent: false }
+        let hint = match &e {
+            ControlError::Denied(_) => Some(as_root(&std::env::args().skip(1).collect::<Vec<_>>())),
+            _ => e.hint(),
+        };
+        CliError { message: e.to_string(), hint, silent: false }
+    }
+}
+
+/// Returns advice how to run `dedupctl` with these arguments as root.
+fn as_root(args: &[String]) -> String {
+    if args.first().is_some_and(|command| command == "serve") {
+        return "another user mounted it: sync with `--remote-program 'sudo dedupctl'`".to_owned();
+    }
+    let is_plain = |word: &&String| {
+        !word.is_empty() && word.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_./:=@,".contains(&c))
+    };
+    match args.iter().all(|word| is_plain(&word)) {
+        true => format!("run it as the user who mounted it, or as root: `sudo dedupctl {}`", args.join(" ")),
+        // Quoting for the user's shell is not known.
+        false => "run it as the user who mounted it, or as root: the same command after `sudo`".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_is_a_command() {
+        let args = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert!(
+            as_root(&args("sync server:/data /data")).ends_with("`sudo dedupctl sync server:/data /data`")
+        );
+        assert!(as_root(&args("serve --stdio -- /data")).contains("--remote-program 'sudo dedupctl'"));
+        assert!(as_root(&[String::from("similar"), String::from("it's")]).contains("the same command"));
     }
 }
 

@@ -428,7 +428,7 @@ impl Folds {
 
     /// Translates steps on folded files to steps on groups.
     fn unfold_steps(&self, from: &Tree, to: &Tree, ops: Vec<Op>) -> Vec<Op> {
-        let mut at: BTreeMap<TreePath, Entry> = from.entries.clone();
+        let mut at = from.entries.clone();
         let rows = |entry: &Entry| {
             self.folded(entry).cloned().unwrap_or_else(|| Rows::from([(ITSELF.to_vec(), entry.clone())]))
         };

@@ -269,8 +269,8 @@ impl Local<'_> {
         past.settle()?;
         let mut prints = self.memory.cache.clone();
         self.note_recipes(&mut prints, None);
-        self.memory.cache = prints;
-        self.memory.save_cache()
+        self.memory.set_cache(prints);
+        self.memory.save_changed_cache()
     }
 }
 

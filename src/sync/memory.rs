@@ -19,13 +19,13 @@ use super::device::Device;
 use super::error::SyncError;
 use super::identify::Inode;
 use super::since::Since;
-use super::tree::{ContentId, Tree, TreePath};
+use super::tree::{ContentId, RootHash, Tree, TreePath};
 use super::unfit::Unfit;
 use super::version::{Dag, Snapshot, SnapshotId};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -33,6 +33,8 @@ use std::path::{Path, PathBuf};
 const VERSION: u32 = 1;
 /// Maximum number of stored trees. Beyond it the oldest are removed, and a device that returns after that has no base.
 const TREES_MAX: usize = 64;
+/// Maximum number of trees in memory. They share what is the same, if one was made from the other.
+const TREES_IN_MEMORY: usize = 2;
 /// Maximum number of former contents whose recipes are kept.
 const PAST_MAX: usize = 64 << 10;
 
@@ -48,9 +50,16 @@ struct Form {
 }
 
 /// Data that only saves work.
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Default, Deserialize)]
 struct Cache {
     prints: BTreeMap<TreePath, Print>,
+    past: BTreeMap<ContentId, [u8; 16]>,
+}
+
+/// The same, as it is written.
+#[derive(Serialize)]
+struct CacheOut<'a> {
+    prints: &'a BTreeMap<TreePath, Print>,
     past: BTreeMap<ContentId, [u8; 16]>,
 }
 
@@ -78,10 +87,12 @@ pub struct Memory {
     /// The moment of the head, if there is one.
     pub since: Option<Since>,
     loaded: bool,
+    /// Whether the cache is another one than on disk.
+    cache_changed: Cell<bool>,
     /// The state as it is on disk.
     written: RefCell<Vec<u8>>,
-    /// The tree that was read or written last.
-    last_tree: RefCell<Option<(SnapshotId, Tree)>>,
+    /// The trees that were read or written last.
+    last_trees: RefCell<VecDeque<(SnapshotId, Tree)>>,
     /// In a memory that must not write: the files it would have written, by name.
     unwritten: Option<RefCell<BTreeMap<String, Vec<u8>>>>,
     _lock: Option<File>,
@@ -167,8 +178,9 @@ impl Memory {
             past: BTreeMap::new(),
             since: since.filter(|since| Some(since.head) == form.head),
             loaded: false,
+            cache_changed: Cell::new(false),
             written: RefCell::new(written),
-            last_tree: RefCell::default(),
+            last_trees: RefCell::default(),
             unwritten,
             _lock: lock,
         })
@@ -247,13 +259,28 @@ impl Memory {
         Ok(())
     }
 
+    /// Replaces the cache.
+    pub fn set_cache(&mut self, cache: BTreeMap<TreePath, Print>) {
+        if cache != self.cache {
+            self.cache = cache;
+            self.cache_changed.set(true);
+        }
+    }
+
+    /// Writes the cache after [`Memory::set_cache`] changed it.
+    pub fn save_changed_cache(&self) -> Result<(), SyncError> {
+        if self.cache_changed.get() { self.save_cache() } else { Ok(()) }
+    }
+
     /// Writes the cache of the head, which only saves work.
     pub fn save_cache(&self) -> Result<(), SyncError> {
         let past = self.past.iter().rev().take(PAST_MAX).map(|(content, recipe)| (*content, *recipe));
-        let cache = Cache { prints: self.cache.clone(), past: past.collect() };
+        let cache = CacheOut { prints: &self.cache, past: past.collect() };
         let body = postcard::to_allocvec(&cache).expect("a cache can be encoded");
         let body = zstd::bulk::compress(&body, 1).map_err(SyncError::codec)?;
-        self.put(&Memory::cache_name(self.head), &[&blake3::hash(&body).as_bytes()[..], &body].concat())
+        self.put(&Memory::cache_name(self.head), &[&blake3::hash(&body).as_bytes()[..], &body].concat())?;
+        self.cache_changed.set(false);
+        Ok(())
     }
 
     /// Writes the xattrs that do not fit, if there are or were any.
@@ -305,8 +332,15 @@ impl Memory {
         }
         let bytes = zstd::bulk::compress(&tree.encode(), 3).map_err(SyncError::codec)?;
         self.put(&Memory::tree_name(id), &bytes)?;
-        self.last_tree.replace(Some((id, tree.clone())));
+        self.remember(id, tree);
         Ok(())
+    }
+
+    fn remember(&self, id: SnapshotId, tree: &Tree) {
+        let mut last = self.last_trees.borrow_mut();
+        last.retain(|(known, _)| *known != id);
+        last.push_front((id, tree.clone()));
+        last.truncate(TREES_IN_MEMORY);
     }
 
     /// Returns whether the tree of a snapshot is stored, without reading it.
@@ -318,7 +352,7 @@ impl Memory {
 
     /// Returns the tree of a snapshot; `None` if it is missing or damaged.
     pub fn tree(&self, id: SnapshotId) -> Result<Option<Tree>, SyncError> {
-        if let Some((_, tree)) = self.last_tree.borrow().as_ref().filter(|(last, _)| *last == id) {
+        if let Some((_, tree)) = self.last_trees.borrow().iter().find(|(last, _)| *last == id) {
             return Ok(Some(tree.clone()));
         }
         let path = self.dir.join(Memory::tree_name(id));
@@ -329,11 +363,13 @@ impl Memory {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(SyncError::io("read", path.display().to_string(), e)),
         };
-        let tree = zstd::stream::decode_all(&bytes[..]).ok().and_then(|bytes| Tree::decode(&bytes).ok());
-        let right = |tree: &Tree| self.dag.get(id).is_some_and(|snapshot| snapshot.root == tree.root());
-        match tree.filter(right) {
+        let root = self.dag.get(id).map(|snapshot| snapshot.root);
+        let bytes = zstd::stream::decode_all(&bytes[..]).ok();
+        // The right root proves the rest: only an encoded tree has one.
+        let bytes = bytes.filter(|bytes| root == Some(RootHash::of(bytes)));
+        match bytes.and_then(|bytes| Tree::decode_proven(&bytes).ok()) {
             Some(tree) => {
-                self.last_tree.replace(Some((id, tree.clone())));
+                self.remember(id, &tree);
                 Ok(Some(tree))
             }
             None => {

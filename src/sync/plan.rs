@@ -6,8 +6,11 @@
 //! places, one waits under a name in the root. So the steps can end after any of them, and the difference
 //! between the present tree and the target is exactly the remaining steps.
 
+mod narrow;
+
 use super::group::{Rows, stays};
 use super::tree::{ContentId, Entry, Ident, Tree, TreePath, join, split};
+use narrow::narrow;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -164,6 +167,16 @@ type Place = (Ident, Vec<u8>);
 
 /// Returns the steps from `from` to `to`.
 pub fn plan(from: &Tree, to: &Tree) -> Vec<Op> {
+    match narrow(from, to, SHARE) {
+        Some((from, to)) => plan_all(&from, &to),
+        None => plan_all(from, to),
+    }
+}
+
+/// A plan is made from parts of the trees if these are at most one in this many of all entries.
+const SHARE: usize = 4;
+
+fn plan_all(from: &Tree, to: &Tree) -> Vec<Op> {
     let mut work = Work::new(from, to);
     work.arrange();
     work.put_files();
@@ -575,6 +588,61 @@ mod tests {
             }
             prop_assert_eq!(shape(&tree), shape(&to));
         }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3000))]
+
+        /// Both trees have the same entries elsewhere, some of them other names of their files.
+        #[test]
+        fn entries_that_stay_change_no_step(from in any_tree("l"), to in any_tree("r"), rest in any_tree("l")) {
+            let [from, to] = [from, to].map(|mut tree| {
+                let named: BTreeMap<Ident, Entry> =
+                    tree.entries.values().map(|entry| (entry.ident, entry.clone())).collect();
+                for (path, entry) in &rest.entries {
+                    let entry = match entry.kind.is_dir() {
+                        true => Entry { ident: Ident(entry.ident.0 + 1000), ..entry.clone() },
+                        false => named.get(&entry.ident).unwrap_or(entry).clone(),
+                    };
+                    tree.entries.insert([b"rest-", &path[..]].concat(), entry);
+                }
+                tree
+            });
+            let (short_from, short_to) = narrow(&from, &to, 0).unwrap();
+            prop_assert_eq!(plan_all(&short_from, &short_to), plan_all(&from, &to));
+        }
+
+        /// A tree, and the same with some entries of another.
+        #[test]
+        fn some_changes_give_the_same_steps(from in any_tree("l"), other in any_tree("l"), picked in any::<u64>()) {
+            let mut to = from.clone();
+            for (n, path) in from.entries.keys().chain(other.entries.keys()).enumerate() {
+                if picked >> (n % 64) & 1 == 0 {
+                    match other.entries.get(path) {
+                        Some(entry) => drop(to.entries.insert(path.clone(), entry.clone())),
+                        None => drop(to.entries.remove(path)),
+                    }
+                }
+            }
+            prop_assume!(to.check().is_ok());
+            let (short_from, short_to) = narrow(&from, &to, 0).unwrap();
+            prop_assert_eq!(plan_all(&short_from, &short_to), plan_all(&from, &to));
+        }
+    }
+
+    #[test]
+    fn a_plan_for_one_change_looks_at_little() {
+        use super::super::merge::tests::{dir, file, tree};
+        let mut from = tree(&[("d", dir(1)), ("e", dir(2)), ("d/link", file(9, "a", "x"))]);
+        for n in 0..100 {
+            from.entries.insert(format!("d/{n}").into_bytes(), file(n + 100, "a", "x"));
+        }
+        let mut to = from.clone();
+        to.entries.insert(b"e/link".to_vec(), file(9, "a", "x"));
+        let (short, _) = narrow(&from, &to, 4).unwrap();
+        assert_eq!(short.entries.keys().collect::<Vec<_>>(), [&b"d"[..], b"d/link", b"e"]);
+        assert_eq!(plan(&from, &to), plan_all(&from, &to));
+        assert!(narrow(&from, &Tree::default(), 4).is_none());
     }
 
     #[test]

@@ -10,9 +10,12 @@
 //!   set-user-id and set-group-id bits, device nodes, sockets. So a peer cannot gain rights.
 //! - Memory: about 200 bytes an entry plus its path.
 
+mod entries;
+
 use super::device::Device;
 use crate::beneath;
 pub use crate::beneath::{join, split};
+pub use entries::Entries;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,6 +62,13 @@ hash_id! {
 hash_id! {
     /// BLAKE3 hash of the encoding of a tree.
     RootHash
+}
+
+impl RootHash {
+    /// Returns the root of the tree with this encoding.
+    pub fn of(encoding: &[u8]) -> RootHash {
+        RootHash(*blake3::hash(encoding).as_bytes())
+    }
 }
 
 impl ContentId {
@@ -171,7 +181,7 @@ pub struct Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     /// By path.
-    pub entries: BTreeMap<TreePath, Entry>,
+    pub entries: Entries,
 }
 
 /// The reason why bytes are no tree.
@@ -286,6 +296,15 @@ impl Tree {
 
     /// Decodes some rows of a tree, and checks only their encoding.
     pub(super) fn decode_rows(bytes: &[u8]) -> Result<Tree, TreeError> {
+        let tree = Tree::decode_proven(bytes)?;
+        match tree.encode() == bytes {
+            true => Ok(tree),
+            false => Err(TreeError::Encoding),
+        }
+    }
+
+    /// Decodes a tree whose root proves that it was encoded and checked before.
+    pub(super) fn decode_proven(bytes: &[u8]) -> Result<Tree, TreeError> {
         let (wire, rest) = postcard::take_from_bytes::<Wire>(bytes).map_err(|_| TreeError::Encoding)?;
         let mut tree = Tree::default();
         let mut last = TreePath::new();
@@ -304,7 +323,7 @@ impl Tree {
             last.clone_from(&path);
             tree.entries.insert(path, Entry { ident, author, kind, mode, mtime, xattrs });
         }
-        match rest.is_empty() && tree.encode() == bytes {
+        match rest.is_empty() {
             true => Ok(tree),
             false => Err(TreeError::Encoding),
         }
@@ -351,7 +370,7 @@ impl Tree {
 
     /// Returns the hash of the encoding.
     pub fn root(&self) -> RootHash {
-        RootHash(*blake3::hash(&self.encode()).as_bytes())
+        RootHash::of(&self.encode())
     }
 
     /// Returns the paths of each ident.

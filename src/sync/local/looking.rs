@@ -2,11 +2,12 @@
 
 use super::super::error::SyncError;
 use super::super::guard;
+use super::super::identify::Seen;
 use super::super::old_contents::{Changes, Known};
 use super::super::print::Print;
 use super::super::scan::{self, Scan, scan, scan_changed};
 use super::super::since::{Since, rules};
-use super::super::tree::{Tree, TreePath};
+use super::super::tree::{Entry, Tree, TreePath};
 use super::super::unfit;
 use super::super::version::{Snapshot, SnapshotId};
 use super::Local;
@@ -48,7 +49,9 @@ impl Local<'_> {
         let scan = self.scan(&last, &text, changed)?;
         let rules = rules(&scan.patterns, &self.groups);
         let (complete, unsupported) = (scan.is_complete(), scan.unsupported.clone());
-        let tree = self.take_scan(scan, &last, agreed)?;
+        // Changes since the last sync may be those that it made itself.
+        let same_tree = agreed.is_none() && scan.examined.is_some() && self.is_same(&scan, &last);
+        let tree = self.take_scan(scan, &last, agreed, same_tree)?;
         if let Some(suspicion) = guard::suspicion(&last, &tree).filter(|_| !force) {
             return Err(SyncError::Guard(suspicion));
         }
@@ -62,7 +65,7 @@ impl Local<'_> {
             self.memory.seq = seq;
             self.memory.head = Some(id);
         }
-        self.memory.save_cache()?;
+        self.memory.save_changed_cache()?;
         self.memory.save()?;
         let complete = complete && self.memory.unfit.is_empty();
         let since = moment.zip(self.memory.head).filter(|_| complete);
@@ -114,14 +117,31 @@ impl Local<'_> {
         scan(root, last, known, groups, &mut at_barrier, &mut self.report)
     }
 
+    /// Returns whether a scan by the rules of the last one found the last tree.
+    fn is_same(&self, scan: &Scan, last: &Tree) -> bool {
+        let is_same = |((path, now), (known, was)): ((&TreePath, &Seen), (&TreePath, &Entry))| {
+            path == known
+                && self.memory.cache.get(path).is_some_and(|print| (0, print.ino) == now.inode)
+                && (&now.kind, now.mode, now.mtime, &now.xattrs)
+                    == (&was.kind, was.mode, was.mtime, &was.xattrs)
+        };
+        scan.seen.len() == last.entries.len() && scan.seen.iter().zip(&last.entries).all(is_same)
+    }
+
     /// Examines the whole directory. `agreed` is a tree that it was on the way to.
     pub(super) fn look(&mut self, last: &Tree, agreed: Option<&Tree>) -> Result<Tree, SyncError> {
         let scan = self.scan(last, "", Changed::All)?;
-        self.take_scan(scan, last, agreed)
+        self.take_scan(scan, last, agreed, false)
     }
 
-    fn take_scan(&mut self, mut scan: Scan, last: &Tree, agreed: Option<&Tree>) -> Result<Tree, SyncError> {
-        let inodes = self.memory.inodes();
+    /// Makes a scan a tree; `same`: the last one.
+    fn take_scan(
+        &mut self,
+        mut scan: Scan,
+        last: &Tree,
+        agreed: Option<&Tree>,
+        same: bool,
+    ) -> Result<Tree, SyncError> {
         self.notes.extend(scan.notes);
         self.troubles.extend(scan.troubles);
         unfit::complete(&mut scan.seen, last, &mut self.memory.unfit);
@@ -129,18 +149,19 @@ impl Local<'_> {
         self.kept = scan.kept;
         self.patterns = scan.patterns;
         let (device, seq) = (&self.memory.device, self.memory.seq + 1);
-        let tree = self.groups.look(&mut scan.seen, last, inodes, agreed, device, seq);
+        let tree = match same {
+            true => last.clone(),
+            false => self.groups.look(&mut scan.seen, last, self.memory.inodes(), agreed, device, seq),
+        };
         let mut prints = scan.prints;
         self.note_recipes(&mut prints, scan.examined.as_ref());
-        self.memory.cache = prints;
+        self.memory.set_cache(prints);
         self.set_contents(&tree);
         Ok(tree)
     }
 
     fn set_contents(&mut self, tree: &Tree) {
-        let content = |(path, entry): (&TreePath, &super::super::tree::Entry)| {
-            Some((entry.kind.content()?, path.clone()))
-        };
+        let content = |(path, entry): (&TreePath, &Entry)| Some((entry.kind.content()?, path.clone()));
         self.contents = tree.entries.iter().filter_map(content).collect();
     }
 
