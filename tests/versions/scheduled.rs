@@ -198,7 +198,7 @@ fn an_interrupted_one_is_not_listed() {
     let dir = fast_dir();
     let config = Config { history: Some(rules("hourly:24")), ..Config::default() };
     Repo::init(dir.path(), None, &InitOptions { config, ..InitOptions::default() }).unwrap();
-    (0..1500).for_each(|i| fs::write(dir.path().join(format!("f{i}")), prose(i, 200)).unwrap());
+    (0..3200).for_each(|i| fs::write(dir.path().join(format!("f{i}")), prose(i, 200)).unwrap());
     let mut session = open(dir.path());
     for stop_at in 0.. {
         let mut steps = 0;
@@ -247,6 +247,8 @@ fn gc_leaves_them_to_the_schedule() {
     take_own(&session, "");
     take_own(&session, "");
     take_own(&session, "mine");
+    // Rules keep the last second.
+    std::thread::sleep(Duration::from_millis(2100));
     gc(&session);
     assert_eq!(names(&session), [&all[..], &[String::new(), "mine".to_owned()]].concat(), "gc");
     session.repo().history().drop_scheduled().unwrap();
