@@ -31,10 +31,11 @@ pub(super) struct Conflicts {
 enum Action {
     /// Keep one version and remove the other, or merge them
     #[command(
-        after_help = "With --tool both files stay if the tool fails. Without COMMAND it is `git merge-file`, for text: it merges lines that only\n\
-        one version has if they are at different places. The base is the common lines, so a line that one side deleted\n\
-        comes back. A line that one side changed is a conflict. COMMAND is a line for the shell. It gets files in $BASE (the\n\
-        common lines of text), $LOCAL (ours) and $REMOTE (theirs), writes $MERGED and exits with 0.\n\n\
+        after_help = "With --tool both files stay if the tool fails. Without COMMAND it is `git merge-file`, for text: it merges \
+        lines that only one version has if they are at different places. The base is the common lines, so a line that one \
+        side deleted comes back. A line that one side changed is a conflict.\n\
+        COMMAND is a line for the shell. It gets files in $BASE (the common lines of text), $LOCAL (ours) and $REMOTE \
+        (theirs), writes $MERGED and exits with 0.\n\n\
         Example: dedupctl conflicts resolve --ours '**'\n         \
         dedupctl conflicts resolve --theirs notes/todo.txt\n         \
         dedupctl conflicts resolve --tool '*.txt'\n         \

@@ -167,6 +167,31 @@ fn none_is_taken_if_nothing_changed() {
     session.close().unwrap();
 }
 
+/// In a mount over the directory itself only changes are examined, also after a look that took none.
+#[test]
+fn changes_after_a_look_that_took_none_are_known() {
+    let dir = fast_dir();
+    Repo::init(dir.path(), None, &InitOptions::default()).unwrap();
+    let session = open(dir.path());
+    let put = |name: &str| session.write(name, &prose(3, 40_000)).unwrap();
+    let take = || {
+        let repo = session.repo();
+        let taken = repo.history().scheduled_snapshot(repo.id(), true, Time::now, &mut |_| true).unwrap();
+        taken.map(|taken| (taken.walked, taken.snapshot.files))
+    };
+    put("a");
+    assert_eq!(take(), Some((true, 1)));
+    assert_eq!((take(), take()), (None, None));
+    put("b");
+    assert_eq!(take(), Some((false, 2)));
+    put("c");
+    let own = session.repo().history().snapshot("own", session.repo().id(), true, &mut |_| true).unwrap();
+    assert!(!own.walked);
+    assert_eq!(take(), Some((false, 3)), "a user's snapshot is not the last scheduled one");
+    assert_eq!(take(), None);
+    session.close().unwrap();
+}
+
 #[test]
 fn a_mount_for_reading_takes_none_and_says_so_once() {
     if !fuse_available() {
