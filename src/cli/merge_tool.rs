@@ -169,33 +169,31 @@ fn common_lines(diff: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::conflicts::list;
-    use crate::sync::group::Groups;
-    use crate::sync::memory::Memory;
+
+    const COPY: &str = "notes.conflict-other-1-00000000.txt";
 
     struct Tree {
         tree: tempfile::TempDir,
-        state: tempfile::TempDir,
-        copy: String,
+        conflict: Pending,
     }
 
     impl Tree {
         /// `ours` has the name, or the other has it.
         fn new(ours: &[u8], theirs: &[u8], ours_has_name: bool) -> Tree {
-            let (tree, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-            let own = Memory::open(state.path()).unwrap().device.clone();
-            let author = if ours_has_name { "other-1".to_owned() } else { own.to_string() };
-            let copy = format!("notes.conflict-{author}-00000000.txt");
+            let tree = tempfile::tempdir().unwrap();
             let (named, other) = if ours_has_name { (ours, theirs) } else { (theirs, ours) };
             std::fs::write(tree.path().join("notes.txt"), named).unwrap();
-            std::fs::write(tree.path().join(&copy), other).unwrap();
-            Tree { tree, state, copy }
+            std::fs::write(tree.path().join(COPY), other).unwrap();
+            let (path, copy) = (b"notes.txt".to_vec(), COPY.as_bytes().to_vec());
+            let (ours, theirs) = match ours_has_name {
+                true => (path.clone(), copy.clone()),
+                false => (copy.clone(), path.clone()),
+            };
+            Tree { tree, conflict: Pending { path, ours, theirs, copy, times: (None, None) } }
         }
 
         fn merge(&self, command: &str) -> Result<(), String> {
-            let all = list(self.tree.path(), self.state.path(), &Groups::default()).unwrap();
-            assert_eq!(all.len(), 1);
-            let done = merge(self.tree.path(), &all[0], command);
+            let done = merge(self.tree.path(), &self.conflict, command);
             let names = std::fs::read_dir(self.tree.path()).unwrap().count();
             assert_eq!(names, if done.is_ok() { 1 } else { 2 }, "{done:?}");
             done
@@ -232,7 +230,7 @@ mod tests {
             "echo new > '".to_owned() + &conflict.tree.path().join("notes.txt").display().to_string() + "'";
         assert!(conflict.merge(&changed).unwrap_err().contains("notes.txt: was changed meanwhile"));
         assert_eq!(conflict.read("notes.txt"), b"new\n");
-        assert_eq!(conflict.read(&conflict.copy), b"a\ntheirs\nb\n");
+        assert_eq!(conflict.read(COPY), b"a\ntheirs\nb\n");
         let binary = Tree::new(b"a\0b", b"a\0c", true);
         assert!(binary.merge("").unwrap_err().contains("is not text"));
         let database = Tree::new(b"SQLite format 3\0a", b"SQLite format 3\0b", true);
