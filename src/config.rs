@@ -5,7 +5,7 @@
 
 use crate::contents::Indexing;
 use crate::convert::Amount;
-use crate::history::Rules;
+use crate::history::{Rules, Schedule};
 use crate::similarity::methods::{self, BadMethod, Chosen};
 use crate::tree::{BadGlob, Dedup, Policies, Policy, Rule};
 use crate::view::View;
@@ -77,6 +77,12 @@ pub enum ConfigError {
     /// Not a way to keep versions.
     #[error("history keep {0:?}: expected rules or none")]
     HistoryKeep(String),
+    /// Not a schedule of snapshots.
+    #[error(
+        "history snapshots {0:?}: expected numbers of snapshots to keep, each at least 1 and once, of hourly, daily, weekly, \
+        monthly and yearly, like \"hourly:24 daily:7 weekly:4\""
+    )]
+    Snapshots(String),
     /// Not an amount of indexing for similarity.
     #[error("similarity {0:?}: expected full, chunks or off")]
     Similarity(String),
@@ -176,6 +182,7 @@ struct HistoryForm {
     weekly: Option<u32>,
     monthly: Option<u32>,
     max: Option<Spanned<Size>>,
+    snapshots: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -279,6 +286,7 @@ impl Source<'_> {
         })?;
         let all = self.optional(form.all, |text| parse_duration(&text))?;
         let max = self.optional(form.max, |size| size.amount("max"))?;
+        let snapshots = self.optional(form.snapshots, |text| parse_snapshots(&text))?;
         let Rules { all: all_by_default, hourly, daily, weekly, monthly, max: max_by_default, .. } =
             Rules::default();
         Ok(Rules {
@@ -289,6 +297,7 @@ impl Source<'_> {
             weekly: form.weekly.unwrap_or(weekly),
             monthly: form.monthly.unwrap_or(monthly),
             max: max.unwrap_or(max_by_default),
+            snapshots: snapshots.unwrap_or_default(),
         })
     }
 }
@@ -418,6 +427,11 @@ fn parse_optimize(text: &str) -> Result<Option<Duration>, ConfigError> {
         None if text == "off" => Ok(None),
         None => Err(ConfigError::Optimize(text.to_owned())),
     }
+}
+
+/// Reads a schedule of snapshots, like `hourly:24 daily:7`. An empty text is none.
+fn parse_snapshots(text: &str) -> Result<Schedule, ConfigError> {
+    text.parse().map_err(|_| ConfigError::Snapshots(text.to_owned()))
 }
 
 /// The views that are indexed unless set: those of formats that compress.
@@ -574,7 +588,13 @@ mod tests {
                 "simhash:key=uniform,tolerance.ps=0.0005".parse().unwrap(),
             ]),
             groups: vec!["*.bundle".to_owned(), "/a \"b\"/".to_owned()],
-            history: Some(Rules { none: true, hourly: 3, max: Amount::Bytes(5 << 30), ..Rules::default() }),
+            history: Some(Rules {
+                none: true,
+                hourly: 3,
+                max: Amount::Bytes(5 << 30),
+                snapshots: "hourly:24 yearly:3".parse().unwrap(),
+                ..Rules::default()
+            }),
             rules: vec![
                 rule(&["*.sqlite", "a \"b\"\n\t\\*"], Some(Dedup::Off), None),
                 rule(&["/é/"], Some(Dedup::Idle(Duration::from_secs(60))), Some(u64::MAX)),
@@ -606,6 +626,31 @@ mod tests {
             let error = Config::parse(&format!("[history]\nmax = \"{text}\"")).unwrap_err().to_string();
             assert!(error.contains(text) && error.contains("\"10%\", on line 2"), "{error}");
         }
+    }
+
+    #[test]
+    fn schedules_of_snapshots() {
+        let schedule = |text: &str| {
+            Config::parse(&format!("[history]\nsnapshots = \"{text}\""))
+                .map(|config| config.history.unwrap().snapshots)
+        };
+        assert!(schedule("").unwrap().is_empty() && schedule(" ").unwrap().is_empty());
+        assert_eq!(schedule("weekly:4  hourly:24").unwrap().to_string(), "hourly:24 weekly:4");
+        for bad in [
+            "hourly",
+            "hourly:",
+            "hourly:0",
+            "hourly:-1",
+            "daily:7,weekly:4",
+            "daily:7 daily:8",
+            "minutely:5",
+            "5",
+        ] {
+            let error = schedule(bad).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("history snapshots {bad:?}: expected")), "{error}");
+            assert!(error.ends_with("like \"hourly:24 daily:7 weekly:4\", on line 2"), "{error}");
+        }
+        assert!(Config::parse("[history]\nsnapshots = 24").is_err());
     }
 
     #[test]

@@ -97,6 +97,9 @@ pub struct SnapshotRow {
     pub name: String,
     /// When it was taken (RFC 3339).
     pub time: String,
+    /// Whether the daemon took it on schedule; then the schedule decides how long it is kept.
+    #[serde(default)]
+    pub scheduled: bool,
     /// The machine.
     pub machine: String,
     /// Files in it.
@@ -204,18 +207,23 @@ fn create(
     report: Report<'_>,
 ) -> Result<SnapshotReport, AdminError> {
     catch_up(context.repo, report)?;
-    // If it is mounted over the directory itself, no other program reaches the bare one.
-    let alone = context.mountpoint.is_some_and(|mounted| mounted == context.repo.layout().root);
+    let alone = is_alone(context) && !walk;
     let replica = context.repo.id();
-    let taken = context.repo.history().snapshot(name, replica, alone && !walk, &mut |done| {
-        report(Progress::files("looking at files", done, 0))
-    })?;
+    let taken = context
+        .repo
+        .history()
+        .snapshot(name, replica, alone, &mut |done| report(Progress::files("looking at files", done, 0)))?;
     Ok(SnapshotReport {
         snapshots: vec![row(&taken.id, &taken.snapshot)],
         walked: Some(taken.walked),
         looked_at: Some(taken.looked_at),
         ..SnapshotReport::default()
     })
+}
+
+/// Whether no other program reaches the bare directory: the overlay is mounted over it.
+pub(super) fn is_alone(context: Context<'_>) -> bool {
+    context.mountpoint.is_some_and(|mounted| mounted == context.repo.layout().root)
 }
 
 fn diff(
@@ -255,6 +263,7 @@ fn row(id: &DocumentId, snapshot: &Snapshot) -> SnapshotRow {
         id: short_id(id),
         name: snapshot.name.clone(),
         time: time_text(snapshot.time),
+        scheduled: snapshot.is_scheduled(),
         machine: snapshot.machine.clone(),
         files: snapshot.files,
         bytes: snapshot.bytes,

@@ -1,5 +1,7 @@
+use super::log::time_text;
 use super::text::shown;
 use super::{AdminError, Context, HistoryUse};
+use crate::backing::stub::Time;
 use crate::config::{dedup_text, similarity_text};
 use crate::contents::OverlayError;
 use crate::indexes::{Totals, Views};
@@ -68,6 +70,15 @@ pub struct StatusReport {
     /// Limit for the rest: beyond it the oldest and least valuable versions are dropped.
     #[serde(default)]
     pub history_max_bytes: u64,
+    /// The schedule of snapshots; empty if none are taken on schedule.
+    #[serde(default)]
+    pub snapshot_schedule: String,
+    /// When the last scheduled snapshot was taken (RFC 3339).
+    #[serde(default)]
+    pub last_scheduled_snapshot: Option<String>,
+    /// When the next scheduled snapshot is due (RFC 3339); none if no daemon takes them.
+    #[serde(default)]
+    pub next_scheduled_snapshot: Option<String>,
     /// Free bytes of the filesystem.
     #[serde(default)]
     pub free_bytes: u64,
@@ -179,6 +190,13 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
         named_snapshots_bytes: history.named_snapshots_bytes,
         snapshots_fill_disk: history.snapshots_fill_disk,
         history_max_bytes: history.max_bytes,
+        snapshot_schedule: repo.history().rules().snapshots.to_string(),
+        last_scheduled_snapshot: repo
+            .history()
+            .scheduled_snapshots()
+            .pop()
+            .map(|(_, last)| time_text(last.time)),
+        next_scheduled_snapshot: repo.history().next_scheduled().map(|sec| time_text(Time { sec, nsec: 0 })),
         free_bytes: space.free,
         keep_free_bytes: overlay.store().keep_free_bytes(),
         waiting_for_space: overlay.converter.waiting_for_room() as u64,

@@ -1,6 +1,6 @@
 use super::error::CliError;
 use super::output::{Output, plain, table};
-use super::{CliResult, Global, Outcome, replica};
+use super::{CliResult, Global, Outcome, merge_tool, replica};
 use crate::sync::conflicts::{Keep, Pending, list, settle};
 use crate::sync::tree::shown;
 use globset::{GlobBuilder, GlobMatcher};
@@ -29,9 +29,18 @@ pub(super) struct Conflicts {
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Keep one version and remove the other
-    #[command(after_help = "Example: dedupctl conflicts resolve --ours '**'\n         \
-        dedupctl conflicts resolve --theirs notes/todo.txt")]
+    /// Keep one version and remove the other, or merge them
+    #[command(
+        after_help = "With --tool both files stay if the tool fails. Without COMMAND it is `git merge-file`, for text: it merges \
+        lines that only one version has if they are at different places. The base is the common lines, so a line that one \
+        side deleted comes back. A line that one side changed is a conflict.\n\
+        COMMAND is a line for the shell. It gets files in $BASE (the common lines of text), $LOCAL (ours) and $REMOTE \
+        (theirs), writes $MERGED and exits with 0.\n\n\
+        Example: dedupctl conflicts resolve --ours '**'\n         \
+        dedupctl conflicts resolve --theirs notes/todo.txt\n         \
+        dedupctl conflicts resolve --tool '*.txt'\n         \
+        dedupctl conflicts resolve --tool='meld \"$LOCAL\" \"$MERGED\" \"$REMOTE\"' notes/todo.txt"
+    )]
     Resolve(Resolve),
 }
 
@@ -47,8 +56,11 @@ struct Resolve {
     /// Keep the version with the later modification time
     #[arg(long, group = "keep")]
     newer: bool,
-    /// Names below the overlay's root; a name without a slash matches in any directory
-    #[arg(required = true)]
+    /// Merge both versions with a tool; only if it succeeds, its result replaces them
+    #[arg(long, group = "keep", value_name = "COMMAND", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    tool: Option<String>,
+    /// Names below the overlay's root; a name without a slash matches in any directory. By default all, with --tool
+    #[arg(required_unless_present = "tool")]
     globs: Vec<String>,
 }
 
@@ -63,6 +75,15 @@ pub(super) struct Row {
 pub(super) struct ConflictsReport {
     pub(super) conflicts: Vec<Row>,
     resolved: u64,
+    /// Conflicts among them that a tool could not merge.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_merged: Vec<NotMerged>,
+}
+
+#[derive(Serialize)]
+struct NotMerged {
+    path: String,
+    reason: String,
 }
 
 impl ConflictsReport {
@@ -72,7 +93,7 @@ impl ConflictsReport {
             ours: shown(&one.ours),
             theirs: shown(&one.theirs),
         };
-        ConflictsReport { conflicts: left.iter().map(row).collect(), resolved }
+        ConflictsReport { conflicts: left.iter().map(row).collect(), resolved, not_merged: Vec::new() }
     }
 }
 
@@ -82,23 +103,34 @@ impl Conflicts {
         let path = global.store.as_deref().filter(|_| at.is_none()).or(at);
         let mounted = replica::open(path.unwrap_or(Path::new(".")), None)?;
         let mut all = list(&mounted.tree, &mounted.memory, &mounted.groups()?)?;
-        let mut resolved = 0;
+        let (mut resolved, mut not_merged) = (0, Vec::new());
         if let Some(Action::Resolve(resolve)) = &self.action {
-            let (chosen, left): (Vec<_>, Vec<_>) = {
+            let (chosen, mut left): (Vec<_>, Vec<_>) = {
                 let globs = resolve.matchers()?;
-                all.into_iter().partition(|one| globs.iter().any(|glob| matches(glob, one)))
+                let any = globs.is_empty();
+                all.into_iter().partition(|one| any || globs.iter().any(|glob| matches(glob, one)))
             };
-            if chosen.is_empty() {
+            if chosen.is_empty() && !resolve.globs.is_empty() {
                 let message = format!("no conflict matches {}", resolve.globs.join(" "));
                 return Err(CliError::new(message).hint("`dedupctl conflicts` shows them"));
             }
-            for conflict in &chosen {
-                settle(&mounted.tree, conflict, resolve.keep())?;
+            for conflict in chosen {
+                match &resolve.tool {
+                    None => settle(&mounted.tree, &conflict, resolve.keep())?,
+                    Some(command) => {
+                        if let Err(reason) = merge_tool::merge(&mounted.tree, &conflict, command) {
+                            not_merged.push(NotMerged { path: shown(&conflict.path), reason });
+                            left.push(conflict);
+                            continue;
+                        }
+                    }
+                }
                 resolved += 1;
             }
+            left.sort_by(|a, b| a.path.cmp(&b.path));
             all = left;
         }
-        let report = ConflictsReport::new(&all, resolved);
+        let report = ConflictsReport { not_merged, ..ConflictsReport::new(&all, resolved) };
         out.result(&report, |report| {
             let mut rows = vec![["file", "ours", "theirs"].map(str::to_owned).to_vec()];
             rows.extend(
@@ -108,6 +140,9 @@ impl Conflicts {
                     .map(|row| vec![plain(&row.path), plain(&row.ours), plain(&row.theirs)]),
             );
             let mut text = if resolved > 0 { format!("{resolved} settled\n") } else { String::new() };
+            for NotMerged { path, reason } in &report.not_merged {
+                text += &format!("{}: not merged, both versions stay: {}\n", plain(path), plain(reason));
+            }
             match report.conflicts.is_empty() {
                 true => text += "no conflicts\n",
                 false => text += &table(&rows, &[]),

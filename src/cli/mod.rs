@@ -25,6 +25,7 @@ mod leftovers;
 mod log;
 mod logging;
 mod man;
+mod merge_tool;
 mod met;
 mod methods;
 mod metrics;

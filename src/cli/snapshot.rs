@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 #[command(
     after_help = "Snapshots can be looked into in the mount too, below the hidden directory .snapshots/ID/ at its root. \
     One without a name is kept as long as the rules of [history] in config.toml say; a name keeps it until it is removed.\n\
+    The daemon takes snapshots by itself if [history] has a schedule: snapshots = \"hourly:24 daily:7 weekly:4\".\n\
     Example: dedupctl snapshot create --name before-upgrade\n\
     Example: dedupctl snapshot restore before-upgrade etc/hosts\n\
     Example: dedupctl snapshot diff before-upgrade"

@@ -157,6 +157,22 @@ fn history(report: &StatusReport) -> String {
     }
 }
 
+/// Describes the schedule of snapshots, the last one and the next.
+fn schedule(report: &StatusReport) -> String {
+    let last = report.last_scheduled_snapshot.as_deref();
+    let last = last.map_or("none was taken yet".to_owned(), |time| format!("last {}", seconds(time)));
+    match (report.snapshot_schedule.as_str(), &report.next_scheduled_snapshot) {
+        ("", _) => "no snapshots on schedule".to_owned(),
+        (schedule, None) => format!("{schedule}; {last}, none due, as it is not mounted for writing"),
+        (schedule, Some(next)) => format!("{schedule}; {last}, next {}", seconds(next)),
+    }
+}
+
+/// Returns a time without its fraction of a second.
+fn seconds(time: &str) -> String {
+    time.get(..19).unwrap_or(time).replace('T', " ")
+}
+
 /// Returns all rows, by name.
 pub(super) fn rows(report: &StatusReport) -> Vec<(&'static str, String)> {
     let mounted = match &report.mountpoint {
@@ -236,6 +252,7 @@ pub(super) fn rows(report: &StatusReport) -> Vec<(&'static str, String)> {
             ),
         ),
         ("history", history(report)),
+        ("schedule", schedule(report)),
         ("index", index(report)),
         ("kept", kept),
         ("queue", pending),

@@ -155,7 +155,8 @@ impl Config {
              # of each hour, day, week and month, for these numbers of hours, days, weeks and months. With \"none\" for\n\
              # `keep` there are no versions; a rule with \"off\" for `history` excludes files. `max` is the maximum space of\n\
              # all versions, a share of the filesystem or a size: the oldest and least valuable versions are removed first.\n\
-             # Snapshots with a name stay.\n\
+             # Snapshots with a name stay. `snapshots` lets the daemon take snapshots: here every hour. It keeps the last\n\
+             # one of each of 24 hours, 7 days and 4 weeks. Without this setting the daemon takes none.\n\
              {history}\
              \n\
              # Directories that `dedupctl sync` reads at one moment and changes as a whole, by name or, with a slash, by path.\n\
@@ -171,7 +172,7 @@ fn history_text(rules: Option<&Rules>) -> String {
     let default = Rules::default();
     let (mark, rules) = rules.map_or(("# ", &default), |rules| ("", rules));
     let all = rules.all.as_secs();
-    let Rules { none, hourly, daily, weekly, monthly, max, .. } = rules;
+    let Rules { none, hourly, daily, weekly, monthly, max, snapshots, .. } = rules;
     let keep = if *none { "none" } else { "rules" };
     [
         "[history]".to_owned(),
@@ -189,6 +190,10 @@ fn history_text(rules: Option<&Rules>) -> String {
     ]
     .map(|line| format!("{mark}{line}\n"))
     .concat()
+        + &match snapshots.is_empty() {
+            true => "# snapshots = \"hourly:24 daily:7 weekly:4\"\n".to_owned(),
+            false => format!("snapshots = \"{snapshots}\"\n"),
+        }
 }
 
 const EXAMPLE_RULES: &str = "\

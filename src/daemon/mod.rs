@@ -9,6 +9,7 @@
 
 mod error;
 mod process;
+mod schedule;
 mod serve;
 
 pub use error::DaemonError;

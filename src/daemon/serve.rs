@@ -1,5 +1,5 @@
 use super::error::busy_hint;
-use super::{Daemon, DaemonError, RETRY, process};
+use super::{Daemon, DaemonError, RETRY, process, schedule};
 use crate::admin::{self, AdminError, Context, Progress, Request, Response, UnmountReport};
 use crate::control::{Fault, Handler};
 use crate::env::trim_heap;
@@ -10,6 +10,7 @@ use signal_hook::iterator::Signals;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -57,9 +58,15 @@ impl Daemon {
         watch_mount(self.mounted.clone(), events);
         self.server.start(self.handler())?;
         self.catch_up();
+        let ended = Arc::new(AtomicBool::new(false));
+        // A private mount is there for a while, to answer questions.
+        if !private {
+            schedule::keep_schedule(&self.repo, &self.mountpoint, &ended);
+        }
         told(Serving::Ready);
         tracing::info!("{}: mounted", self.mountpoint.display());
         let event = incoming.recv();
+        ended.store(true, Ordering::Release);
         told(Serving::Ending);
         match event {
             Ok(Event::Signal(signal)) => self.end_by(&format!("signal {signal}"), &incoming),

@@ -112,9 +112,7 @@ impl Browse {
             let Some(text) = name.to_str() else { return Ok(None) };
             let found = self.history.snapshots().into_iter();
             let found = found.into_iter().find(|(id, snapshot)| {
-                short_id(id) == text
-                    || id.to_string() == text
-                    || (snapshot.is_pinned() && snapshot.name == text)
+                short_id(id) == text || id.to_string() == text || snapshot.is_named(text)
             });
             return Ok(found.map(|(_, snapshot)| Entry { name: name.to_owned(), ..snapshot.root.clone() }));
         }

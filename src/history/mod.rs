@@ -17,6 +17,7 @@
 
 mod browse;
 mod budget;
+mod calendar;
 mod compact;
 mod error;
 mod event;
@@ -30,6 +31,7 @@ mod node;
 mod plain;
 mod recorder;
 mod retention;
+mod schedule;
 mod snapshots;
 mod take;
 mod tree;
@@ -44,6 +46,7 @@ pub use lineage::Listed;
 pub use log::begin;
 pub use node::{Entry, Node};
 pub use retention::{Moments, Rules};
+pub use schedule::{BadSchedule, Schedule, Timer};
 pub use snapshots::{Snapshot, short_id};
 pub use take::{Step, Taken};
 pub use tree::{Difference, How};
@@ -66,6 +69,8 @@ pub struct History {
     is_new: bool,
     /// The snapshot since which all changes are noted.
     last_taken: Mutex<Option<DocumentId>>,
+    /// When the next scheduled snapshot is due, in seconds since 1970; `None` while nothing takes them.
+    next_scheduled: Mutex<Option<i64>>,
 }
 
 impl History {
@@ -83,7 +88,13 @@ impl History {
         let is_new = is_new && !rules.none && !read_only;
         let recorder = Arc::new(Recorder { log, snapshots, rules, store, overlay: Arc::downgrade(overlay) });
         overlay.tree.observed_by(recorder.clone());
-        Ok(History { overlay: overlay.clone(), recorder, is_new, last_taken: Mutex::new(None) })
+        Ok(History {
+            overlay: overlay.clone(),
+            recorder,
+            is_new,
+            last_taken: Mutex::new(None),
+            next_scheduled: Mutex::new(None),
+        })
     }
 
     /// Whether there was no history before: then the tree must be scanned, so that present files get a
@@ -159,6 +170,39 @@ impl History {
         }
         let _changing = self.recorder.snapshots.change();
         self.recorder.snapshots.remove(&self.recorder.log, id)
+    }
+
+    /// Returns the scheduled snapshots, in the order in which they were taken.
+    pub fn scheduled_snapshots(&self) -> Vec<(DocumentId, Arc<Snapshot>)> {
+        let mut all = self.snapshots();
+        all.retain(|(_, snapshot)| snapshot.is_scheduled());
+        all
+    }
+
+    /// Durably removes the scheduled snapshots that the schedule does not keep; all stay if there is no schedule.
+    pub fn drop_scheduled(&self) -> Result<()> {
+        let schedule = &self.recorder.rules.snapshots;
+        if schedule.is_empty() {
+            return Ok(());
+        }
+        let all = self.scheduled_snapshots();
+        let times: Vec<i64> = all.iter().map(|(_, snapshot)| snapshot.time.sec).collect();
+        for ((id, _), keep) in all.iter().zip(schedule.keep(&times)) {
+            if !keep {
+                self.remove_snapshot(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns when the next scheduled snapshot is due, in seconds since 1970; `None` if nothing takes them.
+    pub fn next_scheduled(&self) -> Option<i64> {
+        *self.next_scheduled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes when the next scheduled snapshot is due.
+    pub fn set_next_scheduled(&self, due: i64) {
+        *self.next_scheduled.lock().unwrap_or_else(PoisonError::into_inner) = Some(due);
     }
 
     /// Returns which former contents are kept. `None` if `keep_going` returned false. O(versions) time.

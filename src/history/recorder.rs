@@ -114,7 +114,8 @@ impl Recorder {
         if !dry_run && !self.compact(&overlay, keep_going)? {
             return Ok(None);
         }
-        let wanted = Wanted { moments: &moments, dry_run, except };
+        let scheduled = !self.rules.snapshots.is_empty();
+        let wanted = Wanted { moments: &moments, scheduled, dry_run, except };
         let mut budget = {
             let snapshots = &self.snapshots;
             let _changing = snapshots.change();

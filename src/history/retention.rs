@@ -6,15 +6,11 @@
 //! restored today, however old it was; and the content at midnight can be restored for as many days as there
 //! are rules for.
 
+use super::calendar::{DAY, FIRST_MONDAY, HOUR, WEEK};
+use super::schedule::Schedule;
 use crate::convert::Amount;
 use std::time::Duration;
 
-/// Hours, days, weeks and months are in UTC; a week begins on Monday.
-const HOUR: i64 = 3600;
-const DAY: i64 = 24 * HOUR;
-const WEEK: i64 = 7 * DAY;
-/// 1970-01-05 was a Monday.
-const FIRST_MONDAY: i64 = 4 * DAY;
 /// Limit of boundaries of a kind: a century of days.
 const COUNT_MAX: u32 = 36_525;
 
@@ -35,13 +31,16 @@ pub struct Rules {
     pub monthly: u32,
     /// Limit on disk for content that only versions, and snapshots without a name, need.
     pub max: Amount,
+    /// When the daemon takes snapshots, and how many of those it keeps.
+    pub snapshots: Schedule,
 }
 
 impl Default for Rules {
     fn default() -> Rules {
         let all = Duration::from_secs(DAY as u64);
         let max = Amount::Percent(10);
-        Rules { none: false, all, hourly: 48, daily: 30, weekly: 12, monthly: 12, max }
+        let snapshots = Schedule::default();
+        Rules { none: false, all, hourly: 48, daily: 30, weekly: 12, monthly: 12, max, snapshots }
     }
 }
 

@@ -17,6 +17,7 @@ use super::keep::unsure;
 use super::log::{Log, full_or, is_missing};
 use super::node::{self, Entry, Node};
 use super::retention::Moments;
+use super::schedule;
 use super::unreadable::Unreadable;
 use super::wire::{Input, put_bytes, put_time};
 use crate::backing::stub::Time;
@@ -114,9 +115,19 @@ impl Snapshot {
         }
     }
 
-    /// Whether only an explicit removal drops it.
+    /// Whether only an explicit removal drops it: a user named it.
     pub fn is_pinned(&self) -> bool {
-        !self.name.is_empty()
+        !self.name.is_empty() && !self.is_scheduled()
+    }
+
+    /// Whether the daemon took it on schedule: it has the name that its time gives.
+    pub fn is_scheduled(&self) -> bool {
+        self.name.starts_with(schedule::NAME_PREFIX) && self.name == schedule::name_at(self.time.sec)
+    }
+
+    /// Whether this name finds it.
+    pub fn is_named(&self, text: &str) -> bool {
+        !text.is_empty() && self.name == text
     }
 }
 
@@ -129,6 +140,8 @@ pub fn short_id(id: &DocumentId) -> String {
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) moments: &'a Moments,
+    /// Whether a schedule decides which scheduled snapshots stay. Otherwise the rules do.
+    pub(super) scheduled: bool,
     /// Nothing is dropped.
     pub(super) dry_run: bool,
     /// A snapshot to ignore.
@@ -209,7 +222,7 @@ impl Snapshots {
     /// Returns the snapshot with this name, or whose id begins like this.
     pub(super) fn find(&self, text: &str) -> Result<(DocumentId, Arc<Snapshot>)> {
         let all = self.all();
-        if let Some(named) = all.iter().find(|(_, snapshot)| snapshot.is_pinned() && snapshot.name == text) {
+        if let Some(named) = all.iter().find(|(_, snapshot)| snapshot.is_named(text)) {
             return Ok(named.clone());
         }
         let lower = text.to_ascii_lowercase();
@@ -273,9 +286,9 @@ impl Snapshots {
         Ok(true)
     }
 
-    /// Drops unnamed snapshots that the rules do not keep or that exceed the budget, unless `dry_run`, and
-    /// reports the rest to the collection, the newest first. The newest stays. False if `keep_going` returned
-    /// false.
+    /// Drops snapshots without a user's name that the rules do not keep or that exceed the budget, unless `dry_run`, and
+    /// reports the rest to the collection, the newest first. A schedule decides instead of the rules about its own
+    /// snapshots. The newest unnamed and the newest scheduled one stay. False if `keep_going` returned false.
     pub(super) fn mark_unnamed(
         &self,
         log: &Log,
@@ -288,10 +301,14 @@ impl Snapshots {
         let choose = !budget.covers(collection.stored_bytes());
         let mut unnamed = self.all();
         unnamed.retain(|(_, snapshot)| !snapshot.is_pinned());
-        let (mut seen, mut next) = (HashSet::new(), None);
+        // Apart: a scheduled snapshot must not change how long a user's is kept.
+        let (mut seen, mut next) = (HashSet::new(), [None; 2]);
         for (id, snapshot) in unnamed.iter().rev() {
+            let scheduled = snapshot.is_scheduled();
+            let next = &mut next[usize::from(scheduled)];
             let newest = next.is_none();
-            let ruled = wanted.moments.keep_snapshot(snapshot.time.sec, next.replace(snapshot.time.sec));
+            let ruled = wanted.moments.keep_snapshot(snapshot.time.sec, next.replace(snapshot.time.sec))
+                || (scheduled && wanted.scheduled);
             let mut stays = ruled;
             if ruled && choose && !newest && wanted.counts(id) {
                 let add = &mut |recipe: &RecipeId| collection.bytes_more(recipe);

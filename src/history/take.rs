@@ -20,6 +20,7 @@ use super::event::{Event, What};
 use super::log::{Log, Role};
 use super::node::{self, Entry, Node};
 use super::plain::PlainFiles;
+use super::schedule;
 use super::snapshots::Snapshot;
 use super::{History, short_id};
 use crate::backing::stub::Time;
@@ -28,7 +29,7 @@ use crate::id::{DocumentId, FileId, RecipeId, StoreId};
 use crate::maintain::{Held, INSTALL_PREFIX, Met};
 use crate::overlay::Overlay;
 use crate::store::{Store, Writer};
-use crate::tree::Change;
+use crate::tree::{Change, Meta};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -65,6 +66,15 @@ pub struct Taken {
     pub looked_at: u64,
     /// Plain files among them whose contents were read.
     pub read: u64,
+}
+
+/// The purpose of a snapshot.
+#[derive(Clone, Copy)]
+enum Purpose<'a> {
+    /// A user wants it, with a name or without.
+    User(&'a str),
+    /// It is due, unless its tree would be that of the last scheduled one.
+    Schedule(fn() -> Time),
 }
 
 /// Gets the number of files and directories examined; false asks to stop.
@@ -109,9 +119,36 @@ struct Taker<'a> {
 impl History {
     /// Takes a snapshot. `alone` says that the bare directory cannot have changed since the last one.
     pub fn snapshot(&self, name: &str, replica: StoreId, alone: bool, step: Step<'_>) -> Result<Taken> {
+        check_name(name)?;
+        self.take(Purpose::User(name), replica, alone, step)?.ok_or(HistoryError::Interrupted)
+    }
+
+    /// Takes a scheduled snapshot, like [`History::snapshot`]. `None` if nothing changed since the last scheduled one:
+    /// then nothing is written. `clock` is [`Time::now`], except in tests.
+    pub fn scheduled_snapshot(
+        &self,
+        replica: StoreId,
+        alone: bool,
+        clock: fn() -> Time,
+        step: Step<'_>,
+    ) -> Result<Option<Taken>> {
+        self.take(Purpose::Schedule(clock), replica, alone, step)
+    }
+
+    /// Takes a snapshot; `None` if it is scheduled and nothing changed.
+    fn take(
+        &self,
+        purpose: Purpose<'_>,
+        replica: StoreId,
+        alone: bool,
+        step: Step<'_>,
+    ) -> Result<Option<Taken>> {
+        let clock = match purpose {
+            Purpose::User(_) => Time::now,
+            Purpose::Schedule(clock) => clock,
+        };
         let overlay = &*self.overlay;
         let (recorder, snapshots) = (&self.recorder, &self.recorder.snapshots);
-        check_name(name)?;
         if overlay.maintenance.read_only() {
             return Err(crate::contents::OverlayError::ReadOnly.into());
         }
@@ -119,7 +156,9 @@ impl History {
             return Err(HistoryError::Interrupted);
         }
         let _changing = snapshots.change();
-        if !name.is_empty() && snapshots.all().iter().any(|(_, known)| known.name == name) {
+        if let Purpose::User(name) = purpose
+            && snapshots.all().iter().any(|(_, known)| known.is_named(name))
+        {
             return Err(HistoryError::Name { name: name.to_owned(), reason: "there is one already" });
         }
         // Its references must not be collected before it is listed.
@@ -177,7 +216,7 @@ impl History {
                 }
                 taker.patience = CLOSE_WAITS;
                 root = taker.walk(Path::new(""), last_root)?;
-                break (overlay.maintenance.snapshot_at(Path::new(""))?, Time::now());
+                break (overlay.maintenance.snapshot_at(Path::new(""))?, clock());
             };
             (taker.open, taker.saves, taker.patience) = (0, 0, CLOSE_WAITS << tries);
             let mut changed = Changed::default();
@@ -190,33 +229,50 @@ impl History {
                 continue;
             }
             let root_met = overlay.maintenance.snapshot_at(Path::new(""))?;
-            break (root_met, Time::now());
+            break (root_met, clock());
         };
         let root_met =
             root_met.ok_or_else(|| HistoryError::NoSnapshot("the root directory is gone".to_owned()))?;
         taker.writer.flush()?;
+        let root = Entry { name: OsString::new(), meta: root_met.meta, node: Node::Directory(root) };
+        if let Purpose::Schedule(_) = purpose
+            && let Some((id, _)) =
+                self.scheduled_snapshots().pop().filter(|(_, last)| same_tree(&last.root, &root))
+        {
+            // The next one examines the changes since now.
+            self.set_last_taken(Some(id));
+            taker.end(walked);
+            return Ok(None);
+        }
+        let name = match purpose {
+            Purpose::User(name) => name.to_owned(),
+            Purpose::Schedule(_) => schedule::name_at(time.sec),
+        };
         let snapshot = Snapshot {
             number: last.as_ref().map_or(0, |(_, last)| last.number) + 1,
             time,
             replica,
             machine: super::machine(),
-            name: name.to_owned(),
+            name,
             parents: last.iter().map(|(id, _)| *id).collect(),
             files: taker.count.files.max(0) as u64,
             bytes: taker.count.bytes.max(0) as u64,
             open: taker.open,
-            root: Entry { name: OsString::new(), meta: root_met.meta, node: Node::Directory(root) },
+            root,
         };
-        let Taker { looked_at, read, plain, .. } = taker;
         // So that an earlier rename is found before it.
         recorder.log.write()?;
         let (id, snapshot) = snapshots.add(snapshot)?;
         self.set_last_taken(Some(id));
-        if let Err(e) = plain.end(walked) {
-            tracing::warn!("plain files will be read again for the next snapshot after a restart: {e}");
-        }
-        Ok(Taken { id, snapshot, walked, looked_at, read })
+        let (looked_at, read) = taker.end(walked);
+        Ok(Some(Taken { id, snapshot, walked, looked_at, read }))
     }
+}
+
+/// Whether two root directories have the same entries and attributes. Their mtimes may differ: the daemon writes a note
+/// into the bare directory when it unmounts.
+fn same_tree(a: &Entry, b: &Entry) -> bool {
+    a.node == b.node && a.meta == Meta { mtime: a.meta.mtime, ..b.meta.clone() }
 }
 
 fn check_name(name: &str) -> Result<()> {
@@ -226,6 +282,9 @@ fn check_name(name: &str) -> Result<()> {
     }
     if name.contains(['/', '\0']) || matches!(name, "." | "..") || name.chars().any(char::is_control) {
         return bad("expected one that a directory could have, without control characters");
+    }
+    if name.starts_with(schedule::NAME_PREFIX) {
+        return bad("names that begin like this are those of scheduled snapshots; choose another");
     }
     if name.len() >= 4 && name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return bad("it could be taken for the beginning of an id");
@@ -247,6 +306,14 @@ impl Changed {
 }
 
 impl Taker<'_> {
+    /// Keeps the known contents of plain files for the next snapshot. Returns how many files were examined and read.
+    fn end(self, walked: bool) -> (u64, u64) {
+        if let Err(e) = self.plain.end(walked) {
+            tracing::warn!("plain files will be read again for the next snapshot after a restart: {e}");
+        }
+        (self.looked_at, self.read)
+    }
+
     fn look(&mut self) -> Result<()> {
         self.looked_at += 1;
         if self.looked_at.is_multiple_of(1024) && !(self.step)(self.looked_at) {

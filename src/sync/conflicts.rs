@@ -127,7 +127,7 @@ pub fn settle(root: &Path, conflict: &Pending, keep: Keep) -> Result<(), SyncErr
 }
 
 /// Returns whether a file is a database. If it is, the files that SQLite keeps next to it are part of it.
-fn is_database(root: &Root, path: &TreePath) -> bool {
+pub(super) fn is_database(root: &Root, path: &TreePath) -> bool {
     let mut magic = [0; 16];
     let file = root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
     file.is_ok_and(|file| File::from(file).read_exact(&mut magic).is_ok() && magic == *b"SQLite format 3\0")

@@ -55,6 +55,7 @@ pub mod session;
 mod since;
 pub mod staging;
 pub mod tree;
+pub mod two_versions;
 pub mod unfit;
 pub mod version;
 pub mod wal_index;

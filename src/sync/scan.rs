@@ -427,7 +427,7 @@ impl Scan {
 }
 
 /// Returns the xattrs that are synced.
-fn xattrs(root: &Root, path: &TreePath) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, SyncError> {
+pub(super) fn xattrs(root: &Root, path: &TreePath) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, SyncError> {
     let fd = match root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
         Ok(fd) => fd,
         Err(Errno::NOENT | Errno::LOOP) => return Ok(BTreeMap::new()),

@@ -420,6 +420,52 @@ fn fill_at_once(path: &Path, bytes: u64) {
     }
 }
 
+/// A scheduled snapshot that does not fit is not listed, the log says so once, and the next daemon takes one.
+#[test]
+fn a_scheduled_snapshot_that_does_not_fit() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    let mount = Mount::prepare(As::Root);
+    let (image, dir) = (mount.root.path().join("image"), mount.dir());
+    let disk = SmallDisk::new(&image, &dir);
+    // Files stay plain, so that the snapshot has to store them.
+    mount.init("dedup = \"off\"\n[history]\nsnapshots = \"hourly:24\"");
+    let session = crate::common::session::Session::open(&dir).unwrap();
+    dedupfs::admin::catch_up(session.repo(), &mut |_| true).unwrap();
+    session.close().unwrap();
+    fs::write(dir.join("large"), noise(1, 20 << 20)).unwrap();
+    fill_at_once(&dir.join("rest"), disk.free() - (8 << 20));
+    let log = mount.root.path().join("log");
+    let mut daemon = mount.dedupfs();
+    daemon.arg("--foreground").arg(&dir).arg(mount.mnt()).stderr(File::create(&log).unwrap());
+    let mut daemon = daemon.spawn().unwrap();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let warnings = || fs::read_to_string(&log).unwrap().matches("no scheduled snapshot was taken").count();
+    while warnings() == 0 {
+        assert!(std::time::Instant::now() < end, "{}", fs::read_to_string(&log).unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let snapshots = || mount.ctl(&["snapshot", "list"])["snapshots"].as_array().unwrap().len();
+    assert_eq!(snapshots(), 0);
+    let status = mount.ctl(&["status"]);
+    assert!(status["last_scheduled_snapshot"].is_null(), "{status}");
+    fs::remove_file(mount.at("rest")).unwrap();
+    mount.unmount();
+    daemon.wait().unwrap();
+    assert_eq!(warnings(), 1, "{}", fs::read_to_string(&log).unwrap());
+    assert!(!fs::read_to_string(&log).unwrap().contains("panicked"));
+    mount.start();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(90);
+    while snapshots() == 0 {
+        assert!(std::time::Instant::now() < end, "none is taken though there is space again");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(mount.ctl(&["check", "--deep"])["damaged"], serde_json::json!([]));
+    mount.unmount();
+    drop(disk);
+}
+
 /// An export that does not fit: it says so and changes nothing; forced, it does what it can, and the rest stays.
 #[test]
 fn an_export_that_does_not_fit() {

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod merge_tool;
 mod scenarios;
 mod since;
 mod sync;

@@ -7,5 +7,6 @@ mod export;
 mod export_copy;
 mod history;
 mod history_model;
+mod scheduled;
 mod snapshots;
 mod snapshots_plain;
