@@ -155,6 +155,7 @@ impl Teller {
             if readable
                 && !held
                 && want.size >= SEARCHED_BYTES_MIN
+                && ranks.content(0).is_some()
                 && searches < SEARCHES_MAX
                 && began.elapsed() < SEARCH_TIME
             {

@@ -16,14 +16,14 @@ use super::replica::Replica;
 use super::scan::Report;
 use super::since::Since;
 use super::staging::{self, Staging};
-use super::tree::{ContentId, Tree, TreePath};
+use super::tree::{ContentId, Entry, Tree, TreePath};
 use super::unfit::{self, Lacking, Xattrs};
 use super::version::{Dag, Snapshot, SnapshotId};
 use crate::beneath::Root;
 use crate::id::RecipeId;
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::path::Path;
 
@@ -276,11 +276,12 @@ impl Local<'_> {
 
 impl Sink for Local<'_> {
     fn begin(&mut self, content: ContentId) -> Result<(), SyncError> {
-        self.staging.begin(&self.root, content)
+        self.staging.begin(content);
+        Ok(())
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), SyncError> {
-        self.staging.write(bytes)
+        self.staging.write(&self.root, bytes)
     }
 
     fn chunk(&mut self, tag: Tag) -> Result<Vec<u8>, SyncError> {
@@ -421,7 +422,17 @@ impl Replica for Local<'_> {
         staging::has_part(&self.root, content)
     }
 
+    fn expect(&mut self, entries: HashMap<ContentId, Entry>) {
+        // An unreadable file could not be opened again.
+        let is_plain = |entry: &Entry| entry.xattrs.is_empty() && entry.mode & 0o400 != 0;
+        let plain = entries.into_iter().filter(|(_, entry)| is_plain(entry));
+        self.staging.expected = plain.map(|(content, entry)| (content, (entry.mode, entry.mtime))).collect();
+    }
+
     fn have(&mut self, content: ContentId, path: &TreePath, most: usize) -> Result<Vec<Tag>, SyncError> {
+        if !self.tree.entries.contains_key(path) && !self.staging.has_part_of(content) {
+            return Ok(Vec::new());
+        }
         self.staging.chunks_of(&self.root, content, path, most)
     }
 

@@ -624,7 +624,9 @@ mod tests {
                     }
                 }
             }
-            prop_assume!(to.check().is_ok());
+            if to.check().is_err() {
+                return Ok(());
+            }
             let (short_from, short_to) = narrow(&from, &to, 0).unwrap();
             prop_assert_eq!(plan_all(&short_from, &short_to), plan_all(&from, &to));
         }

@@ -6,9 +6,9 @@ use super::error::SyncError;
 use super::group::Groups;
 use super::plan::Op;
 use super::proto::Done;
-use super::tree::{ContentId, Tree, TreePath};
+use super::tree::{ContentId, Entry, Tree, TreePath};
 use super::version::{Dag, Snapshot, SnapshotId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A tree on disk, and the memory of its syncs.
 pub trait Replica: Source + Sink {
@@ -61,6 +61,8 @@ pub trait Replica: Source + Sink {
     fn has_part(&self, _content: ContentId) -> Result<bool, SyncError> {
         Ok(false)
     }
+    /// Sets the entries of contents that will be staged and become one file each. Only saves work.
+    fn expect(&mut self, _entries: HashMap<ContentId, Entry>) {}
     /// Returns chunks that it can read locally for a content that goes to `path`; at most `most`.
     fn have(&mut self, content: ContentId, path: &TreePath, most: usize) -> Result<Vec<Tag>, SyncError>;
     /// Returns the free bytes; `None` if that is unknown.

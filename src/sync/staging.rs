@@ -11,10 +11,11 @@
 use super::content::{Cutter, Tag};
 use super::error;
 use super::error::SyncError;
+use super::print::ino;
 use super::tree::{ContentId, STAGING, Time, TreePath, join, shown};
 use super::unfit::Xattrs;
 use crate::beneath::{Parents, Root};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -30,7 +31,9 @@ pub struct Staging {
     /// The place of each chunk: number of the base, offset, length.
     chunks: HashMap<Tag, (u32, u64, u32)>,
     bases: Vec<TreePath>,
-    begun: Option<(ContentId, File)>,
+    begun: Option<(ContentId, Begun)>,
+    /// Mode and time of the one file that each content becomes, if they are known before the content arrives.
+    pub expected: HashMap<ContentId, (u16, Time)>,
     /// The number of the last swap name; `None` until the names in use are known.
     swaps: Option<u64>,
     /// Contents with a part from an interrupted attempt.
@@ -42,8 +45,19 @@ pub struct Staging {
     pub prepared: BTreeMap<ContentId, Prepared>,
 }
 
+/// A content that arrives: a small one gets a file only when it is complete.
+enum Begun {
+    Memory(Vec<u8>),
+    File(File),
+}
+
+/// Maximum length in bytes of a content that arrives in memory.
+const SMALL_BYTES: usize = 64 << 10;
+
 /// The metadata that a whole content has got.
 pub struct Prepared {
+    /// Whether it is durable with them.
+    pub synced: bool,
     /// Inode number.
     pub ino: u64,
     /// Permission bits.
@@ -230,6 +244,11 @@ impl Staging {
         done.map_err(|e| error::on("clean up", path, e))
     }
 
+    /// Returns whether an interrupted attempt has left a part of a content.
+    pub fn has_part_of(&self, content: ContentId) -> bool {
+        self.parts.contains(&content)
+    }
+
     /// Returns the number of whole contents that are not durable yet.
     pub fn unsynced(&self) -> usize {
         self.unsynced.len()
@@ -239,8 +258,7 @@ impl Staging {
     pub fn sync_each(&mut self, root: &Root) -> Result<(), SyncError> {
         for content in std::mem::take(&mut self.unsynced) {
             let path = whole(content);
-            // Those with their metadata were synced then.
-            if self.prepared.contains_key(&content) {
+            if self.prepared.get(&content).is_some_and(|prepared| prepared.synced) {
                 continue;
             }
             match root.open_at(&path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
@@ -263,6 +281,11 @@ impl Staging {
         let new = staged(&format!("{begun}.new"));
         let done = self.parents.rename(root, &new, &whole(content), RenameFlags::empty());
         done.map_err(|e| error::on("rename", &new, e))?;
+        self.has_whole(root, content)
+    }
+
+    /// Notes that a content is whole.
+    fn has_whole(&mut self, root: &Root, content: ContentId) -> Result<(), SyncError> {
         self.unsynced.insert(content);
         if !self.parts.remove(&content) {
             return Ok(());
@@ -327,16 +350,27 @@ impl Staging {
     }
 
     /// Begins a content that arrives.
-    pub fn begin(&mut self, root: &Root, content: ContentId) -> Result<(), SyncError> {
-        self.begun = Some((content, create(root, &staged(&format!("{content}.new")))?));
-        Ok(())
+    pub fn begin(&mut self, content: ContentId) {
+        self.begun = Some((content, Begun::Memory(Vec::new())));
     }
 
     /// Appends bytes to it.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), SyncError> {
-        let (content, file) = self.begun.as_mut().expect("a content was begun");
-        // `finish` sets the length.
-        write_with_holes(file, bytes).map_err(|e| SyncError::io("write", format!("{STAGING}/{content}"), e))
+    pub fn write(&mut self, root: &Root, bytes: &[u8]) -> Result<(), SyncError> {
+        let (content, begun) = self.begun.as_mut().expect("a content was begun");
+        let io = |e| SyncError::io("write", format!("{STAGING}/{content}"), e);
+        match begun {
+            Begun::Memory(all) if all.len() + bytes.len() <= SMALL_BYTES => all.extend_from_slice(bytes),
+            Begun::Memory(all) => {
+                let mut file = create(root, &staged(&format!("{content}.new")))?;
+                // `finish` sets the length.
+                write_with_holes(&mut file, all)
+                    .and_then(|()| write_with_holes(&mut file, bytes))
+                    .map_err(io)?;
+                *begun = Begun::File(file);
+            }
+            Begun::File(file) => write_with_holes(file, bytes).map_err(io)?,
+        }
+        Ok(())
     }
 
     /// Reads a chunk that this side announced.
@@ -353,8 +387,11 @@ impl Staging {
 
     /// Gives up the content that was begun.
     pub fn discard(&mut self, root: &Root) -> Result<(), SyncError> {
-        let Some((content, file)) = self.begun.take() else { return Ok(()) };
-        drop(file);
+        let Some((content, begun)) = self.begun.take() else { return Ok(()) };
+        match begun {
+            Begun::Memory(_) => return Ok(()),
+            Begun::File(file) => drop(file),
+        }
         let new = staged(&format!("{content}.new"));
         match root.remove(&new, false) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -364,12 +401,50 @@ impl Staging {
 
     /// Ends the content that was begun, which is `content`.
     pub fn finish(&mut self, root: &Root, content: ContentId) -> Result<(), SyncError> {
-        let (begun, file) = self.begun.as_mut().expect("a content was begun");
-        let set = file.stream_position().and_then(|len| file.set_len(len));
-        set.map_err(|e| SyncError::io("write", format!("{STAGING}/{content}"), e))?;
-        let begun = *begun;
-        self.name_whole(root, begun, content)?;
+        let (id, begun) = self.begun.as_mut().expect("a content was begun");
+        let io = |e| SyncError::io("write", format!("{STAGING}/{content}"), e);
+        match begun {
+            Begun::Memory(all) => {
+                let all = std::mem::take(all);
+                self.write_small(root, content, &all)?;
+            }
+            Begun::File(file) => {
+                file.stream_position().and_then(|len| file.set_len(len)).map_err(io)?;
+                let begun = *id;
+                self.name_whole(root, begun, content)?;
+            }
+        }
         self.begun = None;
+        Ok(())
+    }
+
+    /// Writes a whole content under its name at once. If this is interrupted, the next sync finds another hash.
+    fn write_small(&mut self, root: &Root, content: ContentId, all: &[u8]) -> Result<(), SyncError> {
+        let path = whole(content);
+        let mut file = create(root, &path)?;
+        let written = write_with_holes(&mut file, all).and_then(|()| match all.last() {
+            Some(0) => file.set_len(all.len() as u64),
+            _ => Ok(()),
+        });
+        if let Err(e) = written.and_then(|()| self.set_expected(content, &file)) {
+            // Without its end it must not be taken for the content.
+            let _ = root.remove(&path, false);
+            return Err(SyncError::io("write", format!("{STAGING}/{content}"), e));
+        }
+        self.has_whole(root, content)
+    }
+
+    /// Gives a content the mode and time of the file that it becomes.
+    fn set_expected(&mut self, content: ContentId, file: &File) -> io::Result<()> {
+        let Some((mode, mtime)) = self.expected.remove(&content) else { return Ok(()) };
+        rustix::fs::fchmod(file, Mode::from_raw_mode(mode.into()))?;
+        let time = |(tv_sec, nsec): Time| Timespec { tv_sec, tv_nsec: nsec.into() };
+        let atime = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+        let times = Timestamps { last_access: atime, last_modification: time(mtime) };
+        rustix::fs::futimens(file, &times)?;
+        let ino = ino(&rustix::fs::fstat(file)?);
+        let (xattrs, unfit) = (Xattrs::default(), None);
+        self.prepared.insert(content, Prepared { synced: false, ino, mode, mtime, xattrs, unfit });
         Ok(())
     }
 

@@ -21,7 +21,10 @@ impl Executor<'_> {
             };
             // A content for several files is copied.
             let Some(content) = entry.kind.content().filter(|content| uses[content] == 1) else { continue };
-            if self.absent.contains_key(&content) || self.staging.prepared.contains_key(&content) {
+            let is_prepared = |prepared: &Prepared| prepared.synced || !sync;
+            if self.absent.contains_key(&content)
+                || self.staging.prepared.get(&content).is_some_and(is_prepared)
+            {
                 continue;
             }
             let staged = whole(content);
@@ -29,7 +32,7 @@ impl Executor<'_> {
                 Ok(ino) => {
                     let unfit = self.unfit.get(&ino).cloned().flatten();
                     let Entry { mode, mtime, xattrs, .. } = entry.clone();
-                    let prepared = Prepared { ino, mode, mtime, xattrs, unfit };
+                    let prepared = Prepared { synced: sync, ino, mode, mtime, xattrs, unfit };
                     self.staging.prepared.insert(content, prepared);
                 }
                 // The step reports it.

@@ -7,16 +7,31 @@ use super::super::inodes;
 use super::super::plan::Op;
 use super::super::proto::{Asked, DeltaPart, Message};
 use super::super::replica::Replica;
-use super::super::tree::{Ident, Tree};
+use super::super::tree::{ContentId, Entry, Ident, Tree};
 use super::leaving::Leaving;
 use super::room::{ROOM_BYTES, too_large};
 use super::way::Way;
 use super::{Session, State};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Maximum number of wants in one frame.
 const WANTS_IN_FRAME: usize = 256;
 const TAGS_IN_FRAME: usize = 64 << 10;
+
+/// Returns the entries of `tree` whose content is wanted and in no other entry.
+pub(super) fn entries_of(tree: &Tree, wants: &[Want]) -> HashMap<ContentId, Entry> {
+    let wanted: HashSet<ContentId> = wants.iter().map(|want| want.content).collect();
+    let (mut found, mut several) = (HashMap::new(), HashSet::new());
+    for entry in tree.entries.values() {
+        if let Some(content) = entry.kind.content().filter(|content| wanted.contains(content))
+            && found.insert(content, entry.clone()).is_some()
+        {
+            several.insert(content);
+        }
+    }
+    found.retain(|content, _| !several.contains(content));
+    found
+}
 
 impl Session {
     pub(super) fn say_wants(&mut self) {
@@ -63,6 +78,7 @@ impl Session {
             self.want_paths.push(path);
         }
         self.want_what_fits(replica);
+        replica.expect(entries_of(&self.merged.tree, &self.wants));
         Ok(())
     }
 

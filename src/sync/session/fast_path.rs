@@ -34,6 +34,7 @@ use super::super::plan::{Op, summary};
 use super::super::proto::{Agreed, Direction, Message};
 use super::super::replica::{Replica, remembered};
 use super::super::tree::{ContentId, Ident, Kind, Tree, TreePath};
+use super::contents::entries_of;
 use super::leaving::Leaving;
 use super::room::may_be_too_much;
 use super::way::Way;
@@ -172,8 +173,9 @@ impl Session {
     }
 
     /// Takes the other side's tree, which lacks some hashes.
-    pub(super) fn expect_pushed(&mut self, tree: Tree, replica: &dyn Replica) -> Result<(), SyncError> {
+    pub(super) fn expect_pushed(&mut self, tree: Tree, replica: &mut dyn Replica) -> Result<(), SyncError> {
         self.wants = lacking(&self.mine, &tree);
+        replica.expect(entries_of(&tree, &self.wants));
         self.their_tree = tree;
         self.state = State::Data;
         self.overfull = self.is_too_much(replica);
