@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 const VERSION: u32 = 1;
 /// Maximum number of stored trees. Beyond it the oldest are removed, and a device that returns after that has no base.
 const TREES_MAX: usize = 64;
-/// Maximum number of trees in memory. They share what is the same, if one was made from the other.
+/// Maximum number of trees in memory. They share their entries if one was made from the other.
 const TREES_IN_MEMORY: usize = 2;
 /// Maximum number of former contents whose recipes are kept.
 const PAST_MAX: usize = 64 << 10;
