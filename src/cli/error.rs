@@ -66,21 +66,6 @@ fn as_root(args: &[String]) -> String {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_advice_is_a_command() {
-        let args = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        assert!(
-            as_root(&args("sync server:/data /data")).ends_with("`sudo dedupctl sync server:/data /data`")
-        );
-        assert!(as_root(&args("serve --stdio -- /data")).contains("--remote-program 'sudo dedupctl'"));
-        assert!(as_root(&[String::from("similar"), String::from("it's")]).contains("the same command"));
-    }
-}
-
 impl From<DaemonError> for CliError {
     fn from(e: DaemonError) -> CliError {
         CliError { message: e.to_string(), hint: e.hint(), silent: false }
@@ -111,5 +96,20 @@ impl From<ConfigError> for CliError {
 impl From<Fault> for CliError {
     fn from(fault: Fault) -> CliError {
         CliError { message: fault.message, hint: fault.hint, silent: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_is_a_command() {
+        let args = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert!(
+            as_root(&args("sync server:/data /data")).ends_with("`sudo dedupctl sync server:/data /data`")
+        );
+        assert!(as_root(&args("serve --stdio -- /data")).contains("--remote-program 'sudo dedupctl'"));
+        assert!(as_root(&[String::from("similar"), String::from("it's")]).contains("the same command"));
     }
 }

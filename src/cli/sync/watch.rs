@@ -6,6 +6,7 @@
 use super::super::error::CliError;
 use super::super::output::{Output, plain};
 use super::super::watcher::Watcher;
+use super::budget::Budget;
 use super::connection::Connection;
 use crate::control::DaemonInfo;
 use crate::sync::link;
@@ -15,10 +16,6 @@ use std::time::{Duration, Instant};
 /// Time until the first attempt to connect again, and the maximum.
 const RETRY: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
-/// After a sync, the next one waits this many times as long as the last one took, at most [`PAUSE_MAX`]: a file that is written
-/// to all the time costs a bounded share of the processor.
-const PAUSE: u32 = 2;
-const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// Syncs over one connection after another. Every call of `connect` returns a connection and the daemon of this side; every
 /// call of `sync` does one sync, and returns false if there is no use in another. Returns the first error before anything
@@ -66,15 +63,17 @@ fn serve(
     let (_, to) = connection.ends()?;
     to.stay_alive();
     let watcher = Watcher::start(daemon, to.clone(), Message::Wake(()))?;
+    let mut budget = Budget::new(Instant::now());
     loop {
         watcher.busy();
         let began = Instant::now();
         if !sync(&mut connection)? {
             return Ok(());
         }
-        let (took, ended) = (began.elapsed(), Instant::now());
+        let ended = Instant::now();
+        let pause = budget.spend(began, ended);
         watcher.idle()?;
         link::until_changed(&mut connection.ends()?.0)?;
-        std::thread::sleep((took * PAUSE).min(PAUSE_MAX).saturating_sub(ended.elapsed()));
+        std::thread::sleep(pause.saturating_sub(ended.elapsed()));
     }
 }
