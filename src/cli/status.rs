@@ -77,27 +77,20 @@ fn would_free(report: &WouldFreeReport) -> String {
 
 /// The document of `status`.
 #[derive(Serialize)]
-struct Shown {
+pub(super) struct Shown {
     #[serde(flatten)]
-    report: StatusReport,
+    pub(super) report: StatusReport,
     /// The last sync with each device.
-    syncs: Vec<LastSync>,
+    pub(super) syncs: Vec<LastSync>,
 }
 
-/// Without access to the sync state there are none.
-fn last_syncs(found: &Found) -> Vec<LastSync> {
+/// Returns the last sync with each device; none without access to the sync state.
+pub(super) fn last_syncs(found: &Found) -> Vec<LastSync> {
     let root = match found {
         Found::Daemon { info, .. } => &info.mountpoint,
         Found::Direct { layout, .. } => &layout.root,
     };
     memory_of(found).map(|(memory, _fd)| synced::list(&memory, root)).unwrap_or_default()
-}
-
-/// Returns a time of RFC 3339 in this time zone.
-fn time_text(time: &str) -> String {
-    let zone = jiff::tz::TimeZone::system();
-    let local = time.parse::<jiff::Timestamp>().map(|time| time.to_zoned(zone));
-    local.map_or_else(|_| plain(time), |time| time.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
 
 fn sync_rows(syncs: &[LastSync]) -> Vec<(&'static str, String)> {
@@ -108,14 +101,13 @@ fn sync_rows(syncs: &[LastSync]) -> Vec<(&'static str, String)> {
             1 => format!("; 1 conflict: {} (see `dedupctl conflicts`)", plain(&sync.conflicts[0])),
             n => format!("; {n} conflicts (see `dedupctl conflicts`)"),
         };
-        ("last sync", format!("{} with {}{conflicts}", time_text(&sync.time), plain(with)))
+        ("last sync", format!("{} with {}{conflicts}", seconds(&plain(&sync.time)), plain(with)))
     };
     syncs.iter().map(row).collect()
 }
 
 fn text(shown: &Shown) -> String {
-    let mut rows = rows(&shown.report);
-    rows.extend(sync_rows(&shown.syncs));
+    let rows = rows(shown);
     let rows: Vec<_> = rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();
     table(&rows, &[])
 }
@@ -133,7 +125,8 @@ fn disk(report: &StatusReport) -> String {
 /// Describes the size and share of the index, and the files that it leaves out.
 fn index(report: &StatusReport) -> String {
     let mut text = size(report.index_bytes);
-    if report.unique_bytes > 0 {
+    // The share of a store with next to nothing in it says nothing.
+    if report.index_bytes < report.unique_bytes {
         text += &format!(", {:.2}% of unique", 100.0 * report.index_share);
     }
     text += &format!(", text extracted from {} documents", report.views);
@@ -174,7 +167,13 @@ fn seconds(time: &str) -> String {
 }
 
 /// Returns all rows, by name.
-pub(super) fn rows(report: &StatusReport) -> Vec<(&'static str, String)> {
+pub(super) fn rows(shown: &Shown) -> Vec<(&'static str, String)> {
+    let mut rows = report_rows(&shown.report);
+    rows.extend(sync_rows(&shown.syncs));
+    rows
+}
+
+fn report_rows(report: &StatusReport) -> Vec<(&'static str, String)> {
     let mounted = match &report.mountpoint {
         Some(mountpoint) => format!("at {} (process {})", plain(mountpoint), report.pid),
         None => "no".to_owned(),

@@ -10,7 +10,7 @@ mod narrow;
 
 use super::group::{Rows, stays};
 use super::tree::{ContentId, Entry, Ident, Tree, TreePath, join, split};
-use narrow::narrow;
+use narrow::{WAITING, narrow};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -159,9 +159,6 @@ pub fn summary(ops: &[Op]) -> Summary {
     }
     sum
 }
-
-/// Prefix of names in the root under which a file waits for its place.
-const WAITING: &[u8] = b".dedupfs-moving-";
 
 type Place = (Ident, Vec<u8>);
 

@@ -426,10 +426,13 @@ impl Staging {
             Some(0) => file.set_len(all.len() as u64),
             _ => Ok(()),
         });
-        if let Err(e) = written.and_then(|()| self.set_expected(content, &file)) {
+        if let Err(e) = written {
             // Without its end it must not be taken for the content.
             let _ = root.remove(&path, false);
             return Err(SyncError::io("write", format!("{STAGING}/{content}"), e));
+        }
+        if let Err(e) = self.set_expected(content, &file) {
+            tracing::debug!("{content}: gets its metadata later: {e}");
         }
         self.has_whole(root, content)
     }

@@ -10,12 +10,10 @@
 //!   set-user-id and set-group-id bits, device nodes, sockets. So a peer cannot gain rights.
 //! - Memory: about 200 bytes an entry plus its path.
 
-mod entries;
-
 use super::device::Device;
+use super::shared_map::SharedMap;
 use crate::beneath;
 pub use crate::beneath::{join, split};
-pub use entries::Entries;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -181,7 +179,7 @@ pub struct Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     /// By path.
-    pub entries: Entries,
+    pub entries: SharedMap<TreePath, Entry>,
 }
 
 /// The reason why bytes are no tree.

@@ -85,7 +85,14 @@ fn what_the_timers_run_works_on_a_mount() {
                     .replace("$DEDUPFS_PEER", "peer")
                     .replace("/var/lib/prometheus/node-exporter", textfile.to_str().unwrap())
             });
-            succeed(mount.dedupctl().args(words));
+            let mut command = mount.dedupctl();
+            command.args(words);
+            if line.contains("--watch") {
+                // It would not end; and the peer is not mounted.
+                assert_eq!(command.output().unwrap().status.code(), Some(2), "{line}");
+                continue;
+            }
+            succeed(&mut command);
             ran += 1;
         }
     }

@@ -8,7 +8,7 @@ use super::super::{diff, similar, status};
 use super::job::{Job, Jobs, State};
 use super::source::Source;
 use crate::admin::text::shown;
-use crate::admin::{Request as Ask, Response, Side, SnapshotReport, SnapshotRequest, StatusReport};
+use crate::admin::{Request as Ask, Response, Side, SnapshotReport, SnapshotRequest};
 use crate::contents::SimilarOptions;
 use crate::page::{Bar, Column, Field, Form, Kind as Colour, Page, Part, Picture, Site, Table, Values};
 use crate::query::{GroupOptions, Match, Matches};
@@ -125,16 +125,16 @@ impl Ui {
         self.0.source.root().display().to_string()
     }
 
-    fn status(&self) -> Result<StatusReport> {
+    fn status(&self) -> Result<status::Shown> {
         match self.ask(Ask::Status)? {
-            Response::Status(report) => Ok(report),
+            Response::Status(report) => Ok(status::Shown { report, syncs: self.0.source.last_syncs() }),
             other => Err(unexpected(&other)),
         }
     }
 
     fn status_page(&self) -> Result<Made> {
-        let report = self.status()?;
-        let rows = status::rows(&report);
+        let shown = self.status()?;
+        let (rows, report) = (status::rows(&shown), &shown.report);
         let figures = [
             ("files", report.files.to_string()),
             ("in them", size(report.logical_bytes)),

@@ -2,7 +2,8 @@ use super::super::error::CliError;
 use super::super::file_version::FileVersion;
 use super::super::output::Output;
 use super::super::session::{Direct, Work, find};
-use super::super::{Global, replica};
+use super::super::synced::LastSync;
+use super::super::{Global, replica, status};
 use crate::admin::{Progress, Request, Response, Side};
 use crate::control::{self, ControlError, Found};
 use crate::repo::OpenOptions;
@@ -55,6 +56,11 @@ impl Source {
             return Err(error.hint("end this and run `dedupctl scan`, or mount it"));
         }
         direct.answer(request, report)
+    }
+
+    /// Returns the last sync with each device.
+    pub(super) fn last_syncs(&self) -> Vec<LastSync> {
+        control::find(&self.base).map(|found| status::last_syncs(&found)).unwrap_or_default()
     }
 
     fn not_mounted(&self) -> CliError {

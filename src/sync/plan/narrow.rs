@@ -10,9 +10,11 @@
 //! - names in the root under which files wait for their place.
 
 use super::super::tree::{Entry, Tree, TreePath, split};
-use super::WAITING;
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashSet};
+
+/// Prefix of names in the root under which a file waits for its place.
+pub(super) const WAITING: &[u8] = b".dedupfs-moving-";
 
 /// Calls `visit` with the entries of both trees at each path, in the order of the paths.
 fn both<'a>(
