@@ -101,8 +101,9 @@ impl Tree {
         keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Seen>> {
         let news = &self.changes.news;
-        let (mut written, mut counts, mut collected) = (self.written(), news.counts(), Instant::now());
-        // The counts come first: a file that was opened after them is collected again.
+        // The counts come first: a file that is opened after them is collected again.
+        let mut counts = news.counts();
+        let (mut written, mut collected) = (self.written(), Instant::now());
         loop {
             let now = self.seen(&written);
             if Some(now) != seen {
