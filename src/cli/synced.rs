@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 const NAME: &str = "synced.toml";
 
@@ -38,9 +38,11 @@ pub(super) struct LastSync {
     pub conflicts: Vec<String>,
 }
 
+/// Returns the path, if it stays below the root.
 fn path_of(copy: &str) -> Option<PathBuf> {
     let digits = (0..copy.len()).step_by(2).map(|at| u8::from_str_radix(copy.get(at..at + 2)?, 16).ok());
-    Some(PathBuf::from(OsString::from_vec(digits.collect::<Option<Vec<u8>>>()?)))
+    let path = PathBuf::from(OsString::from_vec(digits.collect::<Option<Vec<u8>>>()?));
+    path.components().all(|part| matches!(part, Component::Normal(_))).then_some(path)
 }
 
 fn read(memory: &Path) -> BTreeMap<String, Row> {
@@ -95,7 +97,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("copy\u{fc}"), "x").unwrap();
         let hex = |name: &str| name.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let copies = vec![hex("copy\u{fc}"), hex("gone"), "xyz".to_owned()];
+        let copies = vec![hex("copy\u{fc}"), hex("gone"), hex("/dev/null"), hex("../."), "xyz".to_owned()];
         let row = Row { peer: Some("disk".to_owned()), time: "2026-01-02T03:04:05Z".to_owned(), copies };
         let rows = BTreeMap::from([("laptop-00000001".to_owned(), row)]);
         std::fs::write(dir.path().join(NAME), toml::to_string(&rows).unwrap()).unwrap();
