@@ -4,7 +4,7 @@
 //! other. A broken connection is made again, after a time that doubles up to a minute.
 
 use super::super::error::CliError;
-use super::super::output::{Output, plain};
+use super::super::output::Output;
 use super::super::watcher::Watcher;
 use super::budget::Budget;
 use super::connection::Connection;
@@ -46,7 +46,7 @@ pub(super) fn watch(
         };
         if shown != error.message {
             out.error(&error);
-            out.note(&plain("trying again until it works, at least once a minute"));
+            out.note("trying again until it works, at least once a minute");
             shown.clone_from(&error.message);
         }
         std::thread::sleep(retry);
