@@ -182,7 +182,9 @@ impl Overlay {
             spawn("renamed", |overlay| {
                 let mut seen = 0;
                 while overlay.tree.ticks.wait(STEP_INTERVAL, &mut seen) {
-                    turn(|| overlay.maintenance.look_below_renamed());
+                    turn(|| {
+                        overlay.maintenance.look_below_renamed(&mut || true);
+                    });
                 }
             });
             spawn("gc", |overlay| {

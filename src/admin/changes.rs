@@ -33,6 +33,7 @@ pub struct ChangedRow {
 pub(super) fn changes(
     context: Context<'_>,
     since: Option<&str>,
+    except: Option<u32>,
     report: Report<'_>,
 ) -> Result<ChangesReport, AdminError> {
     if context.mountpoint.is_none_or(|mounted| mounted != context.repo.layout().root) {
@@ -41,7 +42,7 @@ pub(super) fn changes(
     let since = since.and_then(|since| since.parse().ok());
     let mut keep_going = || report(Progress::files("waiting for changes under way", 0, 0));
     let tree = &context.repo.overlay().tree;
-    let Some((now, changed)) = tree.changes_since(since, CHANGES_MAX, &mut keep_going)? else {
+    let Some((now, changed)) = tree.changes_since(since, except, CHANGES_MAX, &mut keep_going)? else {
         return Ok(ChangesReport::default());
     };
     let row = |(path, change)| ChangedRow { path, moved: change == Change::Moved };

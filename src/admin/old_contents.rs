@@ -41,6 +41,23 @@ pub(super) fn old_contents(
     Ok(OldContentsReport { found })
 }
 
+/// The contents of recipes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContentsReport {
+    /// The BLAKE3 hash of the whole content for each recipe of the request, if it has one chunk: it is the id of that.
+    pub contents: Vec<Option<String>>,
+}
+
+/// Looks up the contents of `recipes` (hexadecimal).
+pub(super) fn contents(repo: &Repo, recipes: &[String]) -> ContentsReport {
+    let content = |recipe: &String| {
+        let recipe = repo.overlay().store().recipe(&recipe.parse().ok()?).ok()?;
+        let [only] = recipe.chunks() else { return None };
+        Some(only.id.to_string())
+    };
+    ContentsReport { contents: recipes.iter().map(content).collect() }
+}
+
 /// Returns the recipe if all its chunks are there.
 fn whole(repo: &Repo, id: &RecipeId) -> Option<std::sync::Arc<crate::recipe::Recipe>> {
     let store = repo.overlay().store();

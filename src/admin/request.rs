@@ -156,6 +156,11 @@ pub enum Request {
     Optimize(OptimizeRequest),
     /// Make files plain again.
     Export(ExportRequest),
+    /// Find the hashes of contents.
+    Contents {
+        /// Their recipes, hexadecimal.
+        recipes: Vec<String>,
+    },
     /// Find former contents of files.
     #[serde(rename = "past")]
     OldContents {
@@ -171,6 +176,9 @@ pub enum Request {
     Changes {
         /// As returned before; none for the first time.
         since: Option<String>,
+        /// The thread whose own changes are left out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        except: Option<u32>,
     },
     /// Wait until the mount is changed.
     WaitForChange {

@@ -1,8 +1,8 @@
 use super::{
-    BarrierReport, ChangesReport, CheckReport, ContainedReport, DiffReport, ExportReport, GcReport,
-    GroupsByMethod, LogReport, MethodContents, MethodKeys, OldContentsReport, OptimizeReport, PairsByMethod,
-    RestoreReport, SettleReport, SimilarByMethod, SnapshotReport, StatusReport, TemplateReport, WaitReport,
-    WouldFreeReport,
+    BarrierReport, ChangesReport, CheckReport, ContainedReport, ContentsReport, DiffReport, ExportReport,
+    GcReport, GroupsByMethod, LogReport, MethodContents, MethodKeys, OldContentsReport, OptimizeReport,
+    PairsByMethod, RestoreReport, SettleReport, SimilarByMethod, SnapshotReport, StatusReport,
+    TemplateReport, WaitReport, WouldFreeReport,
 };
 use crate::maintain::ScanReport;
 use crate::query::{Groups, Matches};
@@ -39,6 +39,8 @@ pub enum Response {
     Export(ExportReport),
     #[serde(rename = "past")]
     OldContents(OldContentsReport),
+    /// Result of [`super::Request::Contents`].
+    Contents(ContentsReport),
     #[serde(rename = "moment")]
     WriteBarrier(BarrierReport),
     /// Result of [`super::Request::Changes`].

@@ -58,14 +58,17 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
             optimize::optimize(context.repo, request, report).map(Response::Optimize)
         }
         Request::Export(request) => export::export(context, &request, report).map(Response::Export),
+        Request::Contents { recipes } => {
+            Ok(Response::Contents(old_contents::contents(context.repo, &recipes)))
+        }
         Request::OldContents { recipes, write } => {
             old_contents::old_contents(context.repo, &recipes, write).map(Response::OldContents)
         }
         Request::WriteBarrier(request) => {
             write_barrier::write_barrier(context.repo, &request, report).map(Response::WriteBarrier)
         }
-        Request::Changes { since } => {
-            changes::changes(context, since.as_deref(), report).map(Response::Changes)
+        Request::Changes { since, except } => {
+            changes::changes(context, since.as_deref(), except, report).map(Response::Changes)
         }
         Request::WaitForChange { seen } => {
             wait::wait(context, seen.as_deref(), report).map(Response::WaitForChange)

@@ -27,6 +27,15 @@ use std::sync::{PoisonError, RwLock};
 
 /// Name of the directory in the backing root that holds the store; never shown.
 pub const STATE_DIR: &str = ".dedupfs";
+/// Name of the directory in the root in which a sync assembles arriving files. A file that is renamed from there into the
+/// tree may have been written below the mount.
+pub const STAGING_DIR: &str = ".dedupfs-sync";
+/// Returns whether a path, relative to the root, lies in the staging directory. The daemon converts no file there: a sync changes
+/// them below the mount.
+pub(crate) fn is_staged(path: &Path) -> bool {
+    path.starts_with(STAGING_DIR)
+}
+
 /// Name of the note in the backing root for people who find the bare directory; never shown.
 pub const NOTE: &str = "DEDUPFS-README.txt";
 

@@ -221,6 +221,17 @@ pub fn claim(record: &[u8]) -> Option<(RecipeId, bool)> {
     }
 }
 
+/// Returns whether a record, valid or not, says that the file is the content.
+pub fn says_plain(record: &[u8]) -> bool {
+    record.len() == RECORD_LEN && record[0] == 0x14
+}
+
+/// Returns the recipe in a record, valid or not, that says that the file is empty and this recipe its content.
+pub fn says_settled(record: &[u8]) -> Option<RecipeId> {
+    let record: &[u8; RECORD_LEN] = record.try_into().ok()?;
+    (record[0] == 0x12).then(|| claimed_recipe(record))
+}
+
 /// Returns whether a later version of this program wrote a record.
 pub(crate) fn is_newer(record: &[u8]) -> bool {
     record.first().is_some_and(|first| first >> 4 > VERSION)

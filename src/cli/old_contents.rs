@@ -1,21 +1,23 @@
 //! Former contents and similar files of a mounted overlay, from its daemon.
 
 use crate::admin::{
-    BarrierReport, BarrierRequest, BarrierRow, ChangedRow, ChangesReport, OldContentsReport, Request,
-    Response, barrier_file, old_content_file,
+    BarrierReport, BarrierRequest, BarrierRow, ChangedRow, ChangesReport, ContentsReport, OldContentsReport,
+    Request, Response, barrier_file, old_content_file,
 };
 use crate::backing::stub;
+use crate::beneath::Root;
 use crate::contents::SimilarOptions;
 use crate::control::{Client, ControlError, DaemonInfo};
-use crate::id::RecipeId;
+use crate::id::{ChunkId, RecipeId};
 use crate::query::Match;
 use crate::sync::SyncError;
 use crate::sync::memory::Print;
 use crate::sync::old_contents::{Changes, Known, OldContents, Row, RowKind};
-use crate::sync::tree::{Time, TreePath, is_xattr};
+use crate::sync::tree::{ContentId, Time, TreePath, is_xattr};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -55,6 +57,21 @@ impl StoreOldContents {
             other => {
                 self.warn("older contents cannot be read, so changed files are sent whole", other.err());
                 Ok(vec![false; expected])
+            }
+        }
+    }
+
+    fn changes_except(&self, since: Option<&str>, except: Option<u32>) -> Option<Changes> {
+        match self.ask(&Request::Changes { since: since.map(str::to_owned), except }) {
+            Ok(Response::Changes(ChangesReport { moment, changed })) => {
+                let row = |row: ChangedRow| (row.path.into_os_string().into_vec(), row.moved);
+                let changed = changed.map(|rows| rows.into_iter().map(row).collect());
+                moment.map(|moment| Changes { moment, changed })
+            }
+            // For example a daemon of an earlier release. The sync walks the tree.
+            other => {
+                tracing::debug!("{}: changes are not known: {:?}", self.info.root.display(), other.err());
+                None
             }
         }
     }
@@ -101,6 +118,18 @@ impl OldContents for StoreOldContents {
             found.extend(self.find(some, false)?);
         }
         Ok(found)
+    }
+
+    fn contents(&mut self, recipes: &[RecipeId]) -> Vec<Option<ContentId>> {
+        let asked = recipes.iter().map(RecipeId::to_string).collect();
+        match self.ask(&Request::Contents { recipes: asked }) {
+            Ok(Response::Contents(ContentsReport { contents })) => {
+                let content = |text: Option<String>| Some(ContentId(text?.parse::<ChunkId>().ok()?.0));
+                contents.into_iter().map(content).collect()
+            }
+            // For example a daemon of an earlier release. The sync reads the files.
+            _ => vec![None; recipes.len()],
+        }
     }
 
     fn read(&mut self, recipe: RecipeId) -> Result<Option<File>, SyncError> {
@@ -158,18 +187,31 @@ impl OldContents for StoreOldContents {
     }
 
     fn changes(&mut self, since: Option<&str>) -> Option<Changes> {
-        match self.ask(&Request::Changes { since: since.map(str::to_owned) }) {
-            Ok(Response::Changes(ChangesReport { moment, changed })) => {
-                let row = |row: ChangedRow| (row.path.into_os_string().into_vec(), row.moved);
-                let changed = changed.map(|rows| rows.into_iter().map(row).collect());
-                moment.map(|moment| Changes { moment, changed })
-            }
-            // For example a daemon of an earlier release. The sync walks the tree.
-            other => {
-                tracing::debug!("{}: changes are not known: {:?}", self.info.root.display(), other.err());
-                None
-            }
+        self.changes_except(since, None)
+    }
+
+    fn changes_by_others(&mut self, since: &str) -> Option<Changes> {
+        // The daemon knows threads by the numbers of its own namespace.
+        let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+        if namespace("self")? != namespace(&self.info.pid.to_string())? {
+            return None;
         }
+        let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        self.changes_except(Some(since), Some(thread))
+    }
+
+    fn below_mount(&self) -> Option<Root> {
+        // Over itself, so that no other program writes there; and as the daemon's user, for the owner of the files.
+        let daemon = std::fs::metadata(format!("/proc/{}", self.info.pid)).ok()?;
+        let same = self.info.mountpoint == self.info.root
+            && std::os::unix::fs::MetadataExt::uid(&daemon) == rustix::process::geteuid().as_raw();
+        let read_only =
+            |flags: rustix::fs::StatVfsMountFlags| flags.contains(rustix::fs::StatVfsMountFlags::RDONLY);
+        let writable = rustix::fs::statvfs(&self.info.mountpoint).is_ok_and(|stat| !read_only(stat.f_flag));
+        (same && writable)
+            .then(|| self.disk.try_clone().ok())
+            .flatten()
+            .map(|disk| Root::from(OwnedFd::from(disk)))
     }
 
     fn sync_all(&mut self) -> Result<(), SyncError> {

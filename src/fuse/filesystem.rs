@@ -16,6 +16,7 @@ use crate::backing::types::{Attr, Kind, ROOT, SetAttr};
 use crate::contents::OverlayError;
 use crate::history::Browse;
 use crate::overlay::Overlay;
+use crate::tree::requester;
 use crate::tree::{DirHandle, Handle, Io, Opened, PassToken};
 use fuser::{
     BackingId, BsdFileFlags, Errno, FileHandle, Filesystem, INodeNo, InitFlags, KernelConfig, LockOwner,
@@ -244,6 +245,7 @@ impl Filesystem for OverlayFs {
             return reply.error(refused);
         }
         let _turn = if size.is_some() { self.parking.take_long() } else { self.parking.take() };
+        let _by = requester::serve(request.pid());
         let (atime, mtime) = (atime.map(convert::set_time), mtime.map(convert::set_time));
         let set = SetAttr { mode, uid, gid, size, atime, mtime };
         let change = match set {
@@ -303,22 +305,25 @@ impl Filesystem for OverlayFs {
             return reply.error(refused);
         }
         let _turn = self.parking.take();
+        let _by = requester::serve(request.pid());
         self.entry(reply, self.overlay.tree.mkdir(node(parent), name, mode, caller(request, umask)));
     }
 
-    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         if let Some(refused) = Self::refuses(&[parent]) {
             return reply.error(refused);
         }
         let _turn = self.parking.take();
+        let _by = requester::serve(request.pid());
         empty(reply, self.overlay.tree.unlink(node(parent), name));
     }
 
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         if let Some(refused) = Self::refuses(&[parent]) {
             return reply.error(refused);
         }
         let _turn = self.parking.take();
+        let _by = requester::serve(request.pid());
         empty(reply, self.overlay.tree.rmdir(node(parent), name));
     }
 
@@ -327,6 +332,7 @@ impl Filesystem for OverlayFs {
             return reply.error(refused);
         }
         let _turn = self.parking.take();
+        let _by = requester::serve(request.pid());
         self.entry(reply, self.overlay.tree.symlink(node(parent), name, target, caller(request, 0)));
     }
 
@@ -344,15 +350,17 @@ impl Filesystem for OverlayFs {
             return reply.error(refused);
         }
         let _turn = self.parking.take();
+        let _by = requester::serve(request.pid());
         let (from, to) = ((node(parent), name), (node(newparent), newname));
         empty(reply, self.overlay.tree.rename(from, to, flags.bits(), caller(request, 0)));
     }
 
-    fn link(&self, _request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+    fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         if let Some(refused) = Self::refuses(&[ino, newparent]) {
             return reply.error(refused);
         }
         let _turn = self.parking.take();
+        let _by = requester::serve(request.pid());
         self.entry(reply, self.overlay.tree.link(node(ino), node(newparent), newname));
     }
 
@@ -663,6 +671,7 @@ impl Filesystem for OverlayFs {
             return reply.error(refused);
         }
         let _turn = self.parking.take();
+        let _by = requester::serve(request.pid());
         let mut set = self.overlay.tree.setxattr(node(ino), name, value, flags as u32);
         if name == ACL_XATTR {
             set = set.and_then(|()| setid::drop_setgid_of_strangers(&self.overlay, request, ino));
@@ -704,6 +713,7 @@ impl Filesystem for OverlayFs {
             return reply.error(refused);
         }
         let _turn = self.parking.take();
+        let _by = requester::serve(request.pid());
         let allowed = match self.drops_bits {
             true => setid::check_removal(&self.overlay, request, ino, name),
             false => Ok(()),

@@ -11,7 +11,7 @@ impl Maintenance {
     /// `progress` gets the number of files left and stops the waiting by returning false; returns whether all were done.
     pub fn settle(&self, progress: &mut dyn FnMut(usize) -> bool) -> Result<bool> {
         let _hurry = self.converter.hurry();
-        self.wait_for_queue(progress)
+        Ok(self.look_below_renamed(&mut || progress(0)) && self.wait_for_queue(progress)?)
     }
 
     pub(crate) fn wait_for_queue(&self, progress: &mut dyn FnMut(usize) -> bool) -> Result<bool> {

@@ -4,6 +4,7 @@
 //! Bounded: only a limited number of directories is remembered; beyond that, all files are visited. Files are
 //! queued as in a scan, a few thousand at a time. After a kill, catch-up visits the rest.
 
+use crate::backing;
 use crate::catalog::NAMED_DIRS_MAX;
 use crate::contents::throttle::Priority;
 use crate::maintain::Maintenance;
@@ -11,13 +12,24 @@ use crate::maintain::renamed_dirs::Dirs;
 use crate::maintain::scan::RESTING_FACTOR;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Files in the queue that one pass over it examines.
 const QUEUED_MAX: usize = 4096;
+/// Between two looks whether another thread has ended.
+const WAIT: Duration = Duration::from_millis(10);
 
 impl Maintenance {
-    /// Examines the files below renamed directories.
-    pub(crate) fn look_below_renamed(&self) {
+    /// Examines the files below renamed directories; waits if another thread does. Ends early, and returns false, if `keep_going`
+    /// returned false.
+    pub(crate) fn look_below_renamed(&self, keep_going: &mut dyn FnMut() -> bool) -> bool {
+        let _pass = loop {
+            match self.renamed.pass() {
+                Some(pass) => break pass,
+                None if keep_going() => std::thread::sleep(WAIT),
+                None => return false,
+            }
+        };
         let Dirs { few, all } = self.renamed.take();
         let mut paths = Vec::new();
         for dir in few.into_values() {
@@ -28,19 +40,28 @@ impl Maintenance {
         if all {
             paths = vec![PathBuf::new()];
         }
+        let mut goes_on = true;
         for path in paths {
-            if let Err(e) = self.look_below(&path) {
+            let mut keep_going = || {
+                goes_on = goes_on && keep_going();
+                goes_on
+            };
+            if let Err(e) = self.look_below(&path, &mut keep_going) {
                 tracing::warn!("{}: files below keep the policy of their old name: {e}", path.display());
             }
         }
+        goes_on
     }
 
-    fn look_below(&self, path: &Path) -> crate::contents::Result<()> {
+    fn look_below(&self, path: &Path, keep_going: &mut dyn FnMut() -> bool) -> crate::contents::Result<()> {
         let (mut priority, mut queued) = (Priority::default(), HashSet::new());
         let mut names = self.catalog.finder(&self.tree.backing);
         self.tree.walk(path, &mut |path, found| {
             priority.set_low(self.indexes.throttle.is_background());
             let Ok(inode) = found else { return };
+            if !keep_going() || backing::is_staged(path) {
+                return self.tree.inodes.release(inode);
+            }
             if inode.lock().queued {
                 queued.insert(inode.node);
             } else {

@@ -110,7 +110,10 @@ impl Maintenance {
             let done = found.map_err(OverlayError::from).and_then(|inode| {
                 met.push(inode.file_id());
                 names.shed(NAMED_DIRS_MAX);
-                let taken = self.scan_file(&inode, &mut self.catalog.finder(&self.tree.backing), &mut names);
+                let taken = match backing::is_staged(path) {
+                    true => Ok((0, false)),
+                    false => self.scan_file(&inode, &mut self.catalog.finder(&self.tree.backing), &mut names),
+                };
                 self.tree.inodes.release(inode);
                 taken
             });

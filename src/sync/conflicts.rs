@@ -47,7 +47,7 @@ pub fn list(root: &Path, state: &Path, groups: &Groups) -> Result<Vec<Pending>, 
     memory.load();
     let known = &memory.cache;
     let (root, last, usual) = (open_root(root)?, Tree::default(), Groups::default());
-    let seen = scan(&root, &last, known, &usual, &mut |_, _, _| None, &mut |_, _| {})?.seen;
+    let seen = scan(&root, &last, known, &usual, &mut |_, _, _| None, None, &mut |_, _| {})?.seen;
     Ok(pending(&seen, &memory, groups))
 }
 

@@ -92,12 +92,14 @@ pub struct Cutter<R> {
     lens: VecDeque<u32>,
     at: usize,
     ended: bool,
+    /// The expected number of bytes, so that a small file takes one read.
+    expected: u64,
 }
 
 impl<R: Read> Cutter<R> {
-    /// Chunks of `from`.
-    pub fn new(from: R) -> Cutter<R> {
-        Cutter { from, buffer: Vec::new(), lens: VecDeque::new(), at: 0, ended: false }
+    /// Chunks of `from`, which has about `expected` bytes.
+    pub fn new(from: R, expected: u64) -> Cutter<R> {
+        Cutter { from, buffer: Vec::new(), lens: VecDeque::new(), at: 0, ended: false, expected }
     }
 
     /// The next chunk; empty at the end.
@@ -107,6 +109,7 @@ impl<R: Read> Cutter<R> {
             self.at = 0;
             let before = self.buffer.len();
             let room = 4 * u64::from(CHUNKS.max);
+            self.buffer.reserve(room.min(self.expected) as usize);
             self.ended |= (&mut self.from).take(room).read_to_end(&mut self.buffer)? == 0;
             debug_assert!(self.ended || self.buffer.len() > before);
             self.lens.extend(CHUNKS.cut(&self.buffer, self.ended));
@@ -214,7 +217,7 @@ impl Sender {
                     number,
                     content,
                     // Bytes appended since then belong to another content.
-                    cutter: Cutter::new(file.take(size)),
+                    cutter: Cutter::new(file.take(size), size),
                     have: have.into_iter().collect(),
                     left: size,
                     hasher: blake3::Hasher::new(),

@@ -15,9 +15,11 @@ use super::staging::{Staging, copy_with_holes, whole};
 use super::tree::{ContentId, Entry, Kind, TreePath, is_reserved, join, shown, split};
 use super::unfit::{self, Xattrs};
 use super::wal_index::is_wal_index;
+use crate::backing::stub;
 use crate::beneath::{Parents, Root};
 use ignore::gitignore::Gitignore;
 use links::Links;
+use new_directory::{NewDirectory, Part, parts};
 use opened::Opened;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -26,9 +28,11 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
+use std::sync::Arc;
 
 mod group_swap;
 mod links;
+mod new_directory;
 mod opened;
 mod prepared;
 mod skip;
@@ -41,6 +45,10 @@ pub type Between<'a> = Box<dyn FnMut(&[u8]) + 'a>;
 pub struct Executor<'a> {
     root: &'a Root,
     staging: &'a mut Staging,
+    /// [`Staging::direct`].
+    direct: Option<Arc<Root>>,
+    /// The new directory that the steps are assembling.
+    assembled: Option<NewDirectory>,
     /// The entry at each path; kept up to date.
     prints: &'a mut BTreeMap<TreePath, Print>,
     patterns: Gitignore,
@@ -85,9 +93,12 @@ impl<'a> Executor<'a> {
     ) -> Result<Executor<'a>, SyncError> {
         let patterns = scan::patterns(root)?;
         let links = Links::of(prints);
+        let direct = staging.direct.clone();
         Ok(Executor {
             root,
             staging,
+            direct,
+            assembled: None,
             prints,
             patterns,
             links,
@@ -112,62 +123,84 @@ impl<'a> Executor<'a> {
         let mut skipped: Vec<Skipped> = Vec::new();
         // Contents that a skipped step should have put somewhere.
         let mut unsaved: BTreeMap<ContentId, bool> = BTreeMap::new();
-        for op in ops {
-            if let Some((path, why)) = self.is_lost(op) {
-                unsaved.extend(op.puts().into_iter().map(|content| (content, false)));
-                skipped.push(Skipped { path, why, again: false });
-                continue;
-            }
-            if let Some(again) = op.takes_away().iter().find_map(|content| unsaved.get(content).copied()) {
-                let why =
-                    "its content could not be put elsewhere, so it stays; run the sync again".to_owned();
-                unsaved.extend(op.puts().into_iter().map(|content| (content, again)));
-                skipped.push(Skipped { path: op.path().clone(), why, again });
-                continue;
-            }
-            let before = skipped.len();
-            let linked = self.links.linked(op, self.prints);
-            self.opened.open_directories(op, self.root)?;
-            self.parents = match op {
-                Op::Create { .. } | Op::Replace { .. } | Op::Meta { .. } => {
-                    self.parents.take().or_else(|| Some(RefCell::default()))
-                }
-                _ => None,
-            };
-            let (path, done) = match op {
-                op if !self.only_renames(op) && self.inodes.are_too_few_for(self.root, op) => {
-                    (op.path(), Err(Skip::Because(inodes::WHY.to_owned())))
-                }
-                Op::MakeDir { path, entry } => (path, self.make_dir(path, entry)),
-                Op::Move { from, to } => (from, self.rename(from, to)),
-                Op::Create { path, entry, link } => (path, self.create(path, entry, link.as_ref())),
-                Op::Replace { path, was, entry, link } => {
-                    (path, self.replace(path, was, entry, link.as_ref()))
-                }
-                Op::Remove { path, was } => (path, self.remove(path, was)),
-                Op::Group { path, was, is } => (path, self.group(path, was, is)),
-                Op::Meta { path, was, entry } => (path, self.set_metadata(path, was, entry)),
-            };
-            match done.and_then(|()| self.links.follow(op, &linked, self.root, self.prints)) {
-                Ok(()) => {}
-                Err(Skip::Changed) => {
-                    let why = "changed meanwhile; run the sync again".to_owned();
-                    skipped.push(Skipped { path: path.clone(), why, again: true });
-                }
-                Err(Skip::Because(why)) => {
-                    if let Op::MakeDir { path, .. } = op {
-                        self.lost.insert(path.clone(), why.clone());
+        let all = match self.direct {
+            Some(_) => parts(ops),
+            None => ops.iter().map(Part::Do).collect(),
+        };
+        for part in all {
+            match part {
+                Part::Begin(path) => self.begin_directory(path)?,
+                Part::Do(op) => self.step(op, &mut skipped, &mut unsaved)?,
+                Part::End => {
+                    let contents = self.assembled.iter().flat_map(|new| new.contents()).collect::<Vec<_>>();
+                    if let Some(step) = self.end_directory()? {
+                        unsaved.extend(contents.into_iter().map(|content| (content, step.again)));
+                        skipped.push(step);
                     }
-                    skipped.push(Skipped { path: path.clone(), why, again: false });
                 }
-                Err(Skip::Fatal(e)) => return Err(e),
-            }
-            if let Some(step) = skipped.get(before) {
-                unsaved.extend(op.puts().into_iter().map(|content| (content, step.again)));
             }
         }
         self.opened.close();
         Ok(skipped)
+    }
+
+    /// Does one step. Adds it to `skipped` if that is not possible, and the contents that it should have put somewhere to `unsaved`.
+    fn step(
+        &mut self,
+        op: &Op,
+        skipped: &mut Vec<Skipped>,
+        unsaved: &mut BTreeMap<ContentId, bool>,
+    ) -> Result<(), SyncError> {
+        if let Some((path, why)) = self.is_lost(op) {
+            unsaved.extend(op.puts().into_iter().map(|content| (content, false)));
+            skipped.push(Skipped { path, why, again: false });
+            return Ok(());
+        }
+        if let Some(again) = op.takes_away().iter().find_map(|content| unsaved.get(content).copied()) {
+            let why = "its content could not be put elsewhere, so it stays; run the sync again".to_owned();
+            unsaved.extend(op.puts().into_iter().map(|content| (content, again)));
+            skipped.push(Skipped { path: op.path().clone(), why, again });
+            return Ok(());
+        }
+        let before = skipped.len();
+        let linked = self.links.linked(op, self.prints);
+        self.opened.open_directories(op, self.root)?;
+        self.parents = match op {
+            Op::Create { .. } | Op::Replace { .. } | Op::Meta { .. } => {
+                self.parents.take().or_else(|| Some(RefCell::default()))
+            }
+            _ => None,
+        };
+        let (path, done) = match op {
+            op if !self.only_renames(op) && self.inodes.are_too_few_for(self.root, op) => {
+                (op.path(), Err(Skip::Because(inodes::WHY.to_owned())))
+            }
+            Op::MakeDir { path, entry } => (path, self.make_dir(path, entry)),
+            Op::Move { from, to } => (from, self.rename(from, to)),
+            Op::Create { path, entry, link } => (path, self.create(path, entry, link.as_ref())),
+            Op::Replace { path, was, entry, link } => (path, self.replace(path, was, entry, link.as_ref())),
+            Op::Remove { path, was } => (path, self.remove(path, was)),
+            Op::Group { path, was, is } => (path, self.group(path, was, is)),
+            Op::Meta { path, was, entry } => (path, self.set_metadata(path, was, entry)),
+        };
+        match done.and_then(|()| self.links.follow(op, &linked, self.root, self.prints)) {
+            Ok(()) => {}
+            Err(Skip::Changed) => {
+                let why = "changed meanwhile; run the sync again".to_owned();
+                skipped.push(Skipped { path: path.clone(), why, again: true });
+            }
+            Err(Skip::Because(why)) => {
+                if let Op::MakeDir { path, .. } = op {
+                    self.lost.insert(path.clone(), why.clone());
+                }
+                skipped.push(Skipped { path: path.clone(), why, again: false });
+            }
+            Err(Skip::Fatal(e)) => return Err(e),
+        }
+        if let Some(step) = skipped.get(before) {
+            unsaved.extend(op.puts().into_iter().map(|content| (content, step.again)));
+        }
+        Ok(())
     }
 
     /// Returns whether a step moves the staged file into place instead of copying it.
@@ -261,6 +294,9 @@ impl<'a> Executor<'a> {
     }
 
     fn make_dir(&mut self, path: &TreePath, entry: &Entry) -> Step {
+        if self.assembled.is_some() {
+            return self.assemble_dir(path, entry);
+        }
         let (dir, name) = self.root.parent(path).map_err(refused(path, "open"))?;
         // The directory is writable until it has its entries; the last step sets the final mode.
         let mode = Mode::from_raw_mode(u32::from(entry.mode) | 0o700);
@@ -326,6 +362,10 @@ impl<'a> Executor<'a> {
             self.links.add(ino, path);
             return Ok(());
         }
+        // Below the mount if it is assembled directly in the staging directory.
+        let direct = self.direct.clone().filter(|_| self.is_direct(new));
+        let place = direct.as_deref().unwrap_or(root);
+        let parent = || place.parent(new).map_err(refused(new, "open"));
         match &entry.kind {
             Kind::File { content, .. } => {
                 if let Some(why) = self.absent.get(content) {
@@ -334,53 +374,83 @@ impl<'a> Executor<'a> {
                 let uses = self.uses.get_mut(content).expect("counted before");
                 *uses -= 1;
                 let last = *uses == 0;
-                let staged = whole(*content);
-                match last {
-                    true => self
-                        .rename_to(&staged, new, RenameFlags::NOREPLACE)
-                        .map_err(refused(&staged, "rename"))?,
-                    false => self.copy(&staged, new)?,
+                match (last, &direct) {
+                    (true, Some(direct)) => {
+                        self.staging.rename(direct, &whole(*content), new).map_err(refused(new, "rename"))?
+                    }
+                    (true, None) => {
+                        let staged = self.take_out(*content)?;
+                        self.rename_to(&staged, new, RenameFlags::NOREPLACE)
+                            .map_err(refused(&staged, "rename"))?;
+                    }
+                    (false, _) => self.copy(*content, place, new)?,
                 }
                 if !(last && self.take_prepared(entry)) {
-                    self.put_metadata(new, entry, FileType::RegularFile)?;
+                    self.put_metadata_at(place, new, entry, FileType::RegularFile, true)?;
                 }
             }
             Kind::Symlink(target) => {
                 let (dir, name) = parent()?;
                 rustix::fs::symlinkat(&target[..], &dir, name).map_err(refused(path, "make"))?;
-                self.put_metadata(new, entry, FileType::Symlink)?;
+                self.put_metadata_at(place, new, entry, FileType::Symlink, true)?;
             }
             Kind::Fifo => {
                 let (dir, name) = parent()?;
                 let mode = Mode::from_raw_mode(0o600);
                 rustix::fs::mknodat(&dir, name, FileType::Fifo, mode, 0).map_err(refused(path, "make"))?;
-                self.put_metadata(new, entry, FileType::Fifo)?;
+                self.put_metadata_at(place, new, entry, FileType::Fifo, true)?;
             }
             Kind::Dir => return Err(changed()),
         }
         Ok(())
     }
 
-    fn copy(&mut self, from: &TreePath, to: &TreePath) -> Step {
-        let open = |path: &TreePath, flags, mode| {
-            Ok::<_, Skip>(File::from(self.root.open_at(path, flags, mode).map_err(refused(path, "open"))?))
+    /// Copies a staged content to `to` below `place`.
+    fn copy(&self, content: ContentId, place: &Root, to: &TreePath) -> Step {
+        let open = |root: &Root, path: &TreePath, flags, mode| {
+            Ok::<_, Skip>(File::from(root.open_at(path, flags, mode).map_err(refused(path, "open"))?))
         };
+        let from = whole(content);
         // The kernel refuses a mode if it does not create the file.
-        let mut from_file = open(from, OFlags::RDONLY, Mode::empty())?;
+        let mut from_file = open(self.staging.place(self.root), &from, OFlags::RDONLY, Mode::empty())?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let mut to_file = open(to, flags, Mode::from_raw_mode(0o600))?;
-        let copied = copy_with_holes(&mut from_file, &mut to_file).and_then(|_| to_file.sync_data());
-        copied.map_err(|e| Skip::Fatal(SyncError::io("copy", shown(from), e)))
+        let mut to_file = open(place, to, flags, Mode::from_raw_mode(0o600))?;
+        let copied = copy_with_holes(&mut from_file, &mut to_file);
+        let copied = copied.and_then(|copied| to_file.sync_data().map(|()| copied));
+        match copied.map_err(|e| Skip::Fatal(SyncError::io("copy", shown(&from), e)))? == content {
+            true => Ok(()),
+            false => Err(changed()),
+        }
+    }
+
+    /// Returns the path at which the mount can be asked for a staged content.
+    fn take_out(&mut self, content: ContentId) -> Result<TreePath, Skip> {
+        let staged = whole(content);
+        let Some(direct) = self.direct.clone() else { return Ok(staged) };
+        let out = self.staging.swap_name(self.root)?;
+        self.staging.rename(&direct, &staged, &out).map_err(refused(&staged, "rename"))?;
+        Ok(out)
+    }
+
+    /// Stages the content of a file at `from` again, which was not put in place.
+    fn stage_again(&mut self, from: &TreePath, content: ContentId) -> Step {
+        match self.staging.take_back(self.root, content, from) {
+            Err(SyncError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            done => Ok(done?),
+        }
     }
 
     fn create(&mut self, path: &TreePath, entry: &Entry, link: Option<&TreePath>) -> Step {
+        if self.assembled.is_some() {
+            return self.assemble_file(path, entry);
+        }
         // Checks this before it takes a staged content.
         if self.stat(path)?.is_some() {
             return Err(changed());
         }
         let new = match entry.kind.content().filter(|_| link.is_none() && self.is_prepared(entry)) {
             // It is moved from the staging directly.
-            Some(content) => whole(content),
+            Some(content) => self.take_out(content)?,
             None => self.prepare(path, entry, link)?,
         };
         if let Err(e) = self.rename_to(&new, path, RenameFlags::NOREPLACE) {
@@ -398,9 +468,7 @@ impl<'a> Executor<'a> {
     fn give_back(&mut self, new: &TreePath, entry: &Entry, link: Option<&TreePath>) -> Step {
         match (entry.kind.content(), link) {
             (Some(content), None) if *new == whole(content) => Ok(()),
-            (Some(content), None) => {
-                self.root.rename(new, &whole(content), RenameFlags::empty()).map_err(refused(new, "rename"))
-            }
+            (Some(content), None) => self.stage_again(new, content),
             _ => self.root.remove(new, false).map_err(refused(new, "remove")),
         }
     }
@@ -503,12 +571,13 @@ impl<'a> Executor<'a> {
 
     /// Sets mode, xattrs and time, in this order, since each changes the one after it. Makes them durable for a file.
     fn put_metadata(&mut self, path: &TreePath, entry: &Entry, kind: FileType) -> Step {
-        self.put_metadata_at(path, entry, kind, true).map(drop)
+        self.put_metadata_at(self.root, path, entry, kind, true).map(drop)
     }
 
-    /// The same; a file is synced only if `sync` is set. Returns the inode number of a file or directory.
+    /// The same below `place`; a file is synced only if `sync` is set. Returns the inode number of a file or directory.
     fn put_metadata_at(
         &mut self,
+        place: &Root,
         path: &TreePath,
         entry: &Entry,
         kind: FileType,
@@ -519,7 +588,7 @@ impl<'a> Executor<'a> {
         let times = Timestamps { last_access: omit, last_modification: time };
         if matches!(kind, FileType::Symlink | FileType::Fifo) {
             // Neither of these can be opened safely.
-            let (dir, name) = self.root.parent(path).map_err(refused(path, "open"))?;
+            let (dir, name) = place.parent(path).map_err(refused(path, "open"))?;
             if kind == FileType::Fifo {
                 let mode = Mode::from_raw_mode(entry.mode.into());
                 rustix::fs::chmodat(&dir, name, mode, AtFlags::empty())
@@ -528,8 +597,7 @@ impl<'a> Executor<'a> {
             let done = rustix::fs::utimensat(&dir, name, &times, AtFlags::SYMLINK_NOFOLLOW);
             return done.map(|()| 0).map_err(refused(path, "set the time of"));
         }
-        let fd = self
-            .root
+        let fd = place
             .open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())
             .map_err(refused(path, "open"))?;
         let stat = rustix::fs::fstat(&fd).map_err(refused(path, "look at"))?;
@@ -557,6 +625,10 @@ impl<'a> Executor<'a> {
             Err(e) => return Err(refused(path, "list the xattrs of")(e)),
         };
         for name in names[..len].split(|byte| *byte == 0) {
+            // Below the mount, a file that the daemon has converted must stay as it is.
+            if name == stub::XATTR.as_bytes() {
+                return Err(changed());
+            }
             if super::tree::is_xattr(name) && !entry.xattrs.contains_key(name) {
                 rustix::fs::fremovexattr(fd, name).map_err(refused(path, "remove an xattr of"))?;
             }

@@ -26,6 +26,7 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 
 /// See the module.
 pub struct Local<'a> {
@@ -75,6 +76,7 @@ impl<'a> Local<'a> {
     ) -> Result<Local<'a>, SyncError> {
         let mut local = Local::new(open_root(path)?, Memory::open(state)?, store, past, report);
         local.groups = groups.clone();
+        local.staging.direct = local.past.as_ref().and_then(|past| past.below_mount()).map(Arc::new);
         local.staging.recover(&local.root)?;
         local.rescue()?;
         unfit::retry(&local.root, &mut local.memory.unfit);
@@ -163,7 +165,10 @@ impl<'a> Local<'a> {
             }
             let Some(content) = staging::hash(&self.root, &swap)? else { continue };
             let (to, flags) = match (has(&agreed, content), has(&last, content)) {
-                (true, _) => (staging::whole(content), RenameFlags::empty()),
+                (true, _) => {
+                    self.staging.take_back(&self.root, content, &swap)?;
+                    continue;
+                }
                 (_, true) => continue,
                 _ => {
                     let name = format!("recovered-{}", &content.to_string()[..8]);
@@ -200,7 +205,7 @@ impl<'a> Local<'a> {
         for (path, content) in contents.iter().filter(|(_, content)| agreed(*content)) {
             // A file with another name is in the tree.
             if self.root.stat(path).map_err(failed)?.is_some_and(|stat| stat.st_nlink == 1) {
-                self.root.rename(path, &staging::whole(*content), RenameFlags::empty()).map_err(failed)?;
+                self.staging.take_back(&self.root, *content, path)?;
             }
         }
         self.root.remove_all(swap).map_err(failed)
@@ -363,7 +368,7 @@ impl Replica for Local<'_> {
     }
 
     fn stage(&mut self, content: ContentId) -> Result<bool, SyncError> {
-        if staging::has(&self.root, content)? {
+        if staging::has(self.staging.place(&self.root), content)? {
             return Ok(true);
         }
         match self.contents.get(&content) {
@@ -415,11 +420,11 @@ impl Replica for Local<'_> {
 
     fn has_staged(&self) -> bool {
         // An error shows later, when the staging is needed.
-        staging::has_any(&self.root).unwrap_or(true)
+        staging::has_any(self.staging.place(&self.root)).unwrap_or(true)
     }
 
     fn has_part(&self, content: ContentId) -> Result<bool, SyncError> {
-        staging::has_part(&self.root, content)
+        staging::has_part(self.staging.place(&self.root), content)
     }
 
     fn expect(&mut self, entries: HashMap<ContentId, Entry>) {
@@ -445,7 +450,10 @@ impl Replica for Local<'_> {
         self.memory.save()?;
         let skipped = adopt::adopt(self, &before, target, ops)?;
         match skipped.iter().any(|step| step.again) {
-            _ if skipped.is_empty() => self.commit(snapshot)?,
+            _ if skipped.is_empty() => {
+                self.commit(snapshot)?;
+                self.pass_over_own_changes()?;
+            }
             // The next sync continues with the skipped steps.
             true => {}
             // Retrying is useless now: the entries that were taken are the state of this replica.

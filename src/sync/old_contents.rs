@@ -2,7 +2,8 @@
 
 use super::error::SyncError;
 use super::print::Print;
-use super::tree::{Time, TreePath};
+use super::tree::{ContentId, Time, TreePath};
+use crate::beneath::Root;
 use crate::id::RecipeId;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -58,6 +59,10 @@ pub trait OldContents {
     fn recipe(&mut self, path: &TreePath) -> Option<Known>;
     /// Returns which of these recipes the store can still read.
     fn has(&mut self, recipes: &[RecipeId]) -> Result<Vec<bool>, SyncError>;
+    /// Returns the contents of these recipes, as far as they are known without reading.
+    fn contents(&mut self, recipes: &[RecipeId]) -> Vec<Option<ContentId>> {
+        vec![None; recipes.len()]
+    }
     /// Returns the content in a file without a name; `None` if it is gone.
     fn read(&mut self, recipe: RecipeId) -> Result<Option<File>, SyncError>;
     /// Returns files that share data with the file at `path`, each with the share of that file that it has, 0 to 1.
@@ -69,6 +74,14 @@ pub trait OldContents {
     /// Returns the moment now, and the changes since an earlier one: every change of a name, an attribute or a content that
     /// ended before now. Returns `None` if changes may happen that the daemon does not see.
     fn changes(&mut self, _since: Option<&str>) -> Option<Changes> {
+        None
+    }
+    /// As [`OldContents::changes`], without those that only this thread has made through the mount.
+    fn changes_by_others(&mut self, _since: &str) -> Option<Changes> {
+        None
+    }
+    /// Returns the overlaid directory below its mount, if this process can write there as the mount would.
+    fn below_mount(&self) -> Option<Root> {
         None
     }
     /// Makes everything durable that was written to the directory. Reports an error of any write since this was opened.

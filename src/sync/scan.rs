@@ -21,9 +21,11 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+mod below;
 mod changed;
 mod groups;
 
+pub use below::{Below, Examine};
 pub use changed::scan_changed;
 
 /// The file with patterns of paths that are not synced.
@@ -127,19 +129,20 @@ pub(super) fn is_apart(patterns: &Gitignore, path: &[u8]) -> bool {
 }
 
 /// Scans the tree below `root`. Captures each of `groups` as of one moment, by `at_barrier` if needed. `last` is the
-/// tree before, and `known` has the hashes of then.
+/// tree before, and `known` has the hashes of then. Files are examined below the mount as far as `below` can.
 pub fn scan(
     root: &Root,
     last: &Tree,
     known: &BTreeMap<TreePath, Print>,
     groups: &Groups,
     at_barrier: &mut AtBarrier<'_>,
+    below: Option<&dyn Examine>,
     report: &mut Report<'_>,
 ) -> Result<Scan, SyncError> {
     let text = pattern_text(root)?;
     let patterns = parse_patterns(&text)?;
     let device = rustix::fs::fstat(root.fd()).map_err(|e| error::on("look at", b".", e))?.st_dev;
-    let look = Look { root, known, patterns: &patterns, device };
+    let look = Look { root, known, patterns: &patterns, device, below };
     let mut scan = Scan { patterns: text, ..Scan::default() };
     scan.walk(&look, TreePath::new(), report)?;
     scan.settle_groups(&look, groups, last, at_barrier, report)?;
@@ -158,6 +161,7 @@ struct Look<'a> {
     known: &'a BTreeMap<TreePath, Print>,
     patterns: &'a Gitignore,
     device: u64,
+    below: Option<&'a dyn Examine>,
 }
 
 impl Scan {
@@ -188,6 +192,9 @@ impl Scan {
                     continue;
                 }
             };
+            if let Some(below) = look.below {
+                below.ask(&dir, &mut below::unknown(&dir, &names, look.known));
+            }
             for name in names {
                 let path = join(&dir, &name);
                 if dir.is_empty() && is_reserved(&name) {
@@ -250,7 +257,7 @@ impl Scan {
                 self.prints.insert(path.clone(), before.clone());
             }
             _ => {
-                if let Err(e) = self.entry(look.root, path.clone(), &stat, look.known) {
+                if let Err(e) = self.entry(look, path.clone(), &stat) {
                     self.cannot_read(path.clone(), e)?;
                 }
             }
@@ -269,14 +276,19 @@ impl Scan {
     }
 }
 
+impl Look<'_> {
+    /// Examines a regular file below the mount, if that gives what `stat` belongs to.
+    fn examine_below(&self, path: &TreePath, stat: &Stat) -> Option<below::Found> {
+        let found = self.below?.examine(path, stat)?;
+        let now = self.root.stat(path).ok()??;
+        unchanged(&print(stat, None), &print(&now, None)).then_some(found)
+    }
+}
+
 impl Scan {
-    fn entry(
-        &mut self,
-        root: &Root,
-        path: TreePath,
-        stat: &Stat,
-        known: &BTreeMap<TreePath, Print>,
-    ) -> Result<(), SyncError> {
+    fn entry(&mut self, look: &Look<'_>, path: TreePath, stat: &Stat) -> Result<(), SyncError> {
+        let (root, known) = (look.root, look.known);
+        let mut xattrs_below = None;
         let mut print = print(stat, None);
         let other = self.other_name(&path, stat);
         if let Some((seen, before)) = other.clone().filter(|(_, before)| unchanged(before, &print)) {
@@ -296,7 +308,15 @@ impl Scan {
             FileType::Fifo => Kind::Fifo,
             FileType::RegularFile => {
                 let before = known.get(&path).filter(|before| unchanged(before, &print) && !before.fresh);
-                let content = match before.and_then(|before| before.content) {
+                let found = match before.and_then(|before| before.content) {
+                    Some(content) => Some(content),
+                    None => look.examine_below(&path, stat).map(|found| {
+                        self.bytes_read += found.read;
+                        xattrs_below = Some(found.xattrs);
+                        found.content
+                    }),
+                };
+                let content = match found {
                     Some(content) => content,
                     None => match self.hash(root, &path)? {
                         Some((content, read)) => {
@@ -334,6 +354,7 @@ impl Scan {
         };
         let mtime = if kind.is_dir() { (0, 0) } else { print.mtime };
         let xattrs = match kind {
+            _ if xattrs_below.is_some() => xattrs_below.unwrap_or_default(),
             Kind::File { .. } | Kind::Dir => xattrs(root, &path)?,
             _ => BTreeMap::new(),
         };

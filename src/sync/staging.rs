@@ -6,13 +6,20 @@
 //! | 64 hex digits | a whole content, verified; durable before any step of the sync. After an interruption it is verified again |
 //! | the same with `.part` | a part left by an interrupted attempt: chunks are read from it |
 //! | the same with `.new` | a content that is being written |
-//! | `swap-` and a number | an entry just taken out of the tree, until it is examined again |
+//! | `swap-`, 16 hex digits and a number | an entry on its way into the tree, or just taken out of it, until it is examined again |
+//!
+//! With [`Staging::direct`], contents are staged below the mount: most calls then need no answer of the daemon. The kernel
+//! remembers names that a mount was asked for, and does not see what happens to them below it. So
+//!
+//! - names of contents are used only below the mount; a content that goes into the tree first gets a name of the third kind;
+//! - each of these names is used only once;
+//! - an entry that came out of the tree is removed through the mount.
 
 use super::content::{Cutter, Tag};
 use super::error;
 use super::error::SyncError;
 use super::print::ino;
-use super::tree::{ContentId, STAGING, Time, TreePath, join, shown};
+use super::tree::{ContentId, STAGING, Time, TreePath, join, shown, split};
 use super::unfit::Xattrs;
 use crate::beneath::{Parents, Root};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps};
@@ -21,6 +28,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 /// Size of the pieces that are checked for zeros.
 const HOLE_BYTES: usize = 64 << 10;
@@ -28,14 +36,16 @@ const HOLE_BYTES: usize = 64 << 10;
 /// See the module.
 #[derive(Default)]
 pub struct Staging {
+    /// The overlaid directory below its mount, if contents are staged there.
+    pub direct: Option<Arc<Root>>,
     /// The place of each chunk: number of the base, offset, length.
     chunks: HashMap<Tag, (u32, u64, u32)>,
     bases: Vec<TreePath>,
     begun: Option<(ContentId, Begun)>,
     /// Mode and time of the one file that each content becomes, if they are known before the content arrives.
     pub expected: HashMap<ContentId, (u16, Time)>,
-    /// The number of the last swap name; `None` until the names in use are known.
-    swaps: Option<u64>,
+    /// The common beginning of the swap names of this sync, and the number of the last one.
+    swaps: Option<(String, u64)>,
     /// Contents with a part from an interrupted attempt.
     parts: BTreeSet<ContentId>,
     /// Whole contents that are not durable yet.
@@ -151,19 +161,11 @@ pub fn hash(root: &Root, path: &TreePath) -> Result<Option<ContentId>, SyncError
     Ok(Some(ContentId(*hasher.finalize().as_bytes())))
 }
 
-fn create(root: &Root, path: &TreePath) -> Result<File, SyncError> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
-    match root.open_at(path, flags, Mode::from_raw_mode(0o600)) {
-        Ok(fd) => Ok(File::from(fd)),
-        Err(Errno::NOENT) => {
-            let (dir, name) =
-                root.parent(STAGING.as_bytes()).map_err(|e| error::on("open", STAGING.as_bytes(), e))?;
-            rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o700))
-                .map_err(|e| error::on("make", STAGING.as_bytes(), e))?;
-            let fd = root.open_at(path, flags, Mode::from_raw_mode(0o600));
-            Ok(File::from(fd.map_err(|e| error::on("create", path, e))?))
-        }
-        Err(e) => Err(error::on("create", path, e)),
+/// Makes the directory.
+fn make(root: &Root) -> Result<(), SyncError> {
+    match root.make_dir(STAGING.as_bytes(), Mode::from_raw_mode(0o700)) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(e) => Err(error::on("make", STAGING.as_bytes(), e)),
     }
 }
 
@@ -204,8 +206,29 @@ fn content_of(path: &[u8], suffix: &[u8]) -> Option<ContentId> {
 }
 
 impl Staging {
+    /// Returns the root for contents.
+    pub fn place<'a>(&'a self, root: &'a Root) -> &'a Root {
+        self.direct.as_deref().unwrap_or(root)
+    }
+
+    /// Creates a file below [`Staging::place`]; the directory itself through the mount, so that the kernel knows it.
+    fn create(&self, root: &Root, path: &TreePath) -> Result<File, SyncError> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+        let open = || self.place(root).open_at(path, flags, Mode::from_raw_mode(0o600)).map(File::from);
+        let opened = match open() {
+            Err(Errno::NOENT) => {
+                make(root)?;
+                open()
+            }
+            opened => opened,
+        };
+        opened.map_err(|e| error::on("create", path, e))
+    }
+
     /// Keeps the remains of interrupted attempts: a content that was being written becomes a part.
     pub fn recover(&mut self, root: &Root) -> Result<(), SyncError> {
+        let direct = self.direct.clone();
+        let root = direct.as_deref().unwrap_or(root);
         for path in all(root)?.unwrap_or_default() {
             if let Some(stem) = path.strip_suffix(b".new") {
                 let part = [stem, b".part"].concat();
@@ -256,6 +279,8 @@ impl Staging {
 
     /// Makes them durable one by one.
     pub fn sync_each(&mut self, root: &Root) -> Result<(), SyncError> {
+        let direct = self.direct.clone();
+        let root = direct.as_deref().unwrap_or(root);
         for content in std::mem::take(&mut self.unsynced) {
             let path = whole(content);
             if self.prepared.get(&content).is_some_and(|prepared| prepared.synced) {
@@ -279,9 +304,15 @@ impl Staging {
     /// Names the content that was begun as `begun`, and is complete.
     fn name_whole(&mut self, root: &Root, begun: ContentId, content: ContentId) -> Result<(), SyncError> {
         let new = staged(&format!("{begun}.new"));
-        let done = self.parents.rename(root, &new, &whole(content), RenameFlags::empty());
+        let place = self.direct.as_deref().unwrap_or(root);
+        let done = self.parents.rename(place, &new, &whole(content), RenameFlags::empty());
         done.map_err(|e| error::on("rename", &new, e))?;
         self.has_whole(root, content)
+    }
+
+    /// Renames below `place` within the directory.
+    pub fn rename(&mut self, place: &Root, from: &TreePath, to: &TreePath) -> Result<(), Errno> {
+        self.parents.rename(place, from, to, RenameFlags::NOREPLACE)
     }
 
     /// Notes that a content is whole.
@@ -291,7 +322,7 @@ impl Staging {
             return Ok(());
         }
         let part = staged(&format!("{content}.part"));
-        match root.remove(&part, false) {
+        match self.place(root).remove(&part, false) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(e) => Err(error::on("remove", &part, e)),
         }
@@ -304,12 +335,25 @@ impl Staging {
             Err(_) => return Ok(false),
         };
         let new = staged(&format!("{content}.new"));
-        let mut to = create(root, &new)?;
+        let mut to = self.create(root, &new)?;
         let copied = copy_with_holes(&mut File::from(fd), &mut to);
         match copied.map_err(|e| SyncError::io("copy", shown(from), e))? == content {
             true => self.name_whole(root, content, content).map(|()| true),
             false => Ok(false),
         }
+    }
+
+    /// Stages the content of a file that lies in the directory, and was on its way into the tree. The daemon may have converted it
+    /// meanwhile, so below the mount it is copied.
+    pub fn take_back(&mut self, root: &Root, content: ContentId, from: &TreePath) -> Result<(), SyncError> {
+        if self.direct.is_none() {
+            let done = root.rename(from, &whole(content), RenameFlags::empty());
+            return done.map_err(|e| error::on("rename", from, e));
+        }
+        if self.copy(root, content, from)? {
+            root.remove(from, false).map_err(|e| error::on("remove", from, e))?;
+        }
+        Ok(())
     }
 
     /// Returns the chunks of the file at `from`, and of a part that is left of `content`; at most `most`.
@@ -322,15 +366,15 @@ impl Staging {
     ) -> Result<Vec<Tag>, SyncError> {
         let mut tags = Vec::new();
         for base in [staged(&format!("{content}.part")), from.clone()] {
-            let Ok(fd) = root.open_at(&base, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) else {
+            let Ok(fd) =
+                self.place_of(root, &base).open_at(&base, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())
+            else {
                 continue;
             };
             let file = File::from(fd);
-            if !file.metadata().is_ok_and(|meta| meta.is_file()) {
-                continue;
-            }
+            let Some(meta) = file.metadata().ok().filter(std::fs::Metadata::is_file) else { continue };
             let number = self.bases.len() as u32;
-            let mut cutter = Cutter::new(file);
+            let mut cutter = Cutter::new(file, meta.len());
             let mut at = 0;
             while tags.len() < most {
                 let chunk = cutter.next_chunk().map_err(|e| SyncError::io("read", shown(&base), e))?;
@@ -349,6 +393,11 @@ impl Staging {
         Ok(tags)
     }
 
+    /// Returns the root for an entry of the tree, or a part of a content.
+    fn place_of<'a>(&'a self, root: &'a Root, path: &[u8]) -> &'a Root {
+        if split(path).0 == STAGING.as_bytes() { self.place(root) } else { root }
+    }
+
     /// Begins a content that arrives.
     pub fn begin(&mut self, content: ContentId) {
         self.begun = Some((content, Begun::Memory(Vec::new())));
@@ -356,12 +405,24 @@ impl Staging {
 
     /// Appends bytes to it.
     pub fn write(&mut self, root: &Root, bytes: &[u8]) -> Result<(), SyncError> {
-        let (content, begun) = self.begun.as_mut().expect("a content was begun");
+        let (content, mut begun) = self.begun.take().expect("a content was begun");
+        let done = self.append(root, content, &mut begun, bytes);
+        self.begun = Some((content, begun));
+        done
+    }
+
+    fn append(
+        &self,
+        root: &Root,
+        content: ContentId,
+        begun: &mut Begun,
+        bytes: &[u8],
+    ) -> Result<(), SyncError> {
         let io = |e| SyncError::io("write", format!("{STAGING}/{content}"), e);
         match begun {
             Begun::Memory(all) if all.len() + bytes.len() <= SMALL_BYTES => all.extend_from_slice(bytes),
             Begun::Memory(all) => {
-                let mut file = create(root, &staged(&format!("{content}.new")))?;
+                let mut file = self.create(root, &staged(&format!("{content}.new")))?;
                 // `finish` sets the length.
                 write_with_holes(&mut file, all)
                     .and_then(|()| write_with_holes(&mut file, bytes))
@@ -379,7 +440,8 @@ impl Staging {
         let (base, at, len) = *self.chunks.get(&tag).ok_or_else(changed)?;
         let path = &self.bases[base as usize];
         let stale = || SyncError::Stale(len);
-        let fd = root.open_at(path, OFlags::RDONLY, Mode::empty()).map_err(|_| stale())?;
+        let fd =
+            self.place_of(root, path).open_at(path, OFlags::RDONLY, Mode::empty()).map_err(|_| stale())?;
         let mut bytes = vec![0; len as usize];
         File::from(fd).read_exact_at(&mut bytes, at).map_err(|_| stale())?;
         if Tag::of(&bytes) == tag { Ok(bytes) } else { Err(stale()) }
@@ -393,7 +455,7 @@ impl Staging {
             Begun::File(file) => drop(file),
         }
         let new = staged(&format!("{content}.new"));
-        match root.remove(&new, false) {
+        match self.place(root).remove(&new, false) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(e) => Err(error::on("remove", &new, e)),
         }
@@ -421,14 +483,14 @@ impl Staging {
     /// Writes a whole content under its name at once. If this is interrupted, the next sync finds another hash.
     fn write_small(&mut self, root: &Root, content: ContentId, all: &[u8]) -> Result<(), SyncError> {
         let path = whole(content);
-        let mut file = create(root, &path)?;
+        let mut file = self.create(root, &path)?;
         let written = write_with_holes(&mut file, all).and_then(|()| match all.last() {
             Some(0) => file.set_len(all.len() as u64),
             _ => Ok(()),
         });
         if let Err(e) = written {
             // Without its end it must not be taken for the content.
-            let _ = root.remove(&path, false);
+            let _ = self.place(root).remove(&path, false);
             return Err(SyncError::io("write", format!("{STAGING}/{content}"), e));
         }
         if let Err(e) = self.set_expected(content, &file) {
@@ -453,23 +515,16 @@ impl Staging {
 
     /// Returns a free name for an entry that is taken out of the tree or put into it.
     pub fn swap_name(&mut self, root: &Root) -> Result<TreePath, SyncError> {
-        let last = match self.swaps {
-            Some(last) => last,
-            None => {
-                // An entry that an earlier sync left there keeps its name.
-                let number = |path: &TreePath| {
-                    std::str::from_utf8(path.strip_prefix(&staged("swap-")[..])?).ok()?.parse::<u64>().ok()
-                };
-                let used = swaps(root)?.iter().filter_map(number).max().unwrap_or(0);
-                // The directory exists.
-                let path = staged(&format!("swap-{}", used + 1));
-                drop(create(root, &path)?);
-                root.remove(&path, false).map_err(|e| error::on("remove", &path, e))?;
-                used
-            }
-        };
-        self.swaps = Some(last + 1);
-        Ok(staged(&format!("swap-{}", last + 1)))
+        if self.swaps.is_none() {
+            make(root)?;
+            let mut drawn = [0; 8];
+            rustix::rand::getrandom(&mut drawn, rustix::rand::GetRandomFlags::empty())
+                .map_err(|e| error::on("name an entry of", STAGING.as_bytes(), e))?;
+            self.swaps = Some((format!("swap-{:016x}-", u64::from_le_bytes(drawn)), 0));
+        }
+        let (begin, last) = self.swaps.as_mut().expect("just set");
+        *last += 1;
+        Ok(staged(&format!("{begin}{last}")))
     }
 
     /// Removes the directory if it is empty.
@@ -483,12 +538,13 @@ impl Staging {
 
     /// Removes everything, and the directory.
     pub fn clear(&mut self, root: &Root) -> Result<(), SyncError> {
+        let direct = self.direct.clone();
         let Some(paths) = all(root)? else { return Ok(()) };
         for path in paths {
             root.remove_all(&path).map_err(|e| error::on("remove", &path, e))?;
         }
         root.remove(STAGING.as_bytes(), true).map_err(|e| error::on("remove", STAGING.as_bytes(), e))?;
-        *self = Staging::default();
+        *self = Staging { direct, ..Staging::default() };
         Ok(())
     }
 }

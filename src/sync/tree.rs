@@ -223,8 +223,7 @@ pub fn is_reserved(root_name: &[u8]) -> bool {
     root_name == b".dedupfs" || root_name == b"DEDUPFS-README.txt" || root_name == STAGING.as_bytes()
 }
 
-/// The directory in the root in which arriving files are assembled.
-pub const STAGING: &str = ".dedupfs-sync";
+pub use crate::backing::STAGING_DIR as STAGING;
 
 fn check_path(path: &[u8]) -> Result<(), TreeError> {
     let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();

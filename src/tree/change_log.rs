@@ -61,15 +61,16 @@ impl Tree {
     /// changed, now and once more after their last close. Leaves out removed files: their directories changed.
     ///
     /// The moment is one without a change under way, but the paths are looked up later: a file that is renamed meanwhile is
-    /// among the changes after this moment. Returns `None` if `keep_going` returned false.
+    /// among the changes after this moment. Leaves out files that only the thread `except` changed. Returns `None` if `keep_going` returned false.
     pub fn changes_since(
         &self,
         moment: Option<Moment>,
+        except: Option<u32>,
         most: usize,
         keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<Option<(Moment, ChangedPaths)>> {
         let Some(still) = self.stand_still(keep_going) else { return Ok(None) };
-        let (now, changed) = self.changes.since(moment, || self.written_to())?;
+        let (now, changed) = self.changes.since(moment, except, || self.written_to())?;
         drop(still);
         let changed = changed.filter(|changed| changed.len() <= most);
         let changed = changed.map(|changed| self.present_paths(changed)).transpose()?.flatten();

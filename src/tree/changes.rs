@@ -13,6 +13,7 @@
 //! everything is examined.
 
 use super::news::News;
+use super::requester;
 use crate::id::FileId;
 use std::collections::HashMap;
 use std::fmt;
@@ -51,8 +52,18 @@ struct Numbered {
     last: u64,
     /// Changes up to this number are not listed any more.
     forgotten: u64,
-    /// The number of the last change of each inode.
-    inodes: HashMap<FileId, (u64, Change)>,
+    inodes: HashMap<FileId, Noted>,
+}
+
+/// The changes of one inode.
+struct Noted {
+    /// The number of the last one.
+    last: u64,
+    change: Change,
+    /// The thread that made it; 0 if that is not known.
+    by: u32,
+    /// The number of the last one by any other.
+    others: u64,
 }
 
 /// A moment in a list of numbered changes.
@@ -85,10 +96,13 @@ impl Numbered {
         Ok(Numbered { list: u64::from_le_bytes(list), last: 0, forgotten: 0, inodes: HashMap::new() })
     }
 
-    fn note(&mut self, inode: FileId, change: Change) {
+    fn note(&mut self, inode: FileId, change: Change, by: u32) {
         self.last += 1;
-        let (number, noted) = self.inodes.entry(inode).or_insert((0, change));
-        (*number, *noted) = (self.last, (*noted).max(change));
+        let noted = self.inodes.entry(inode).or_insert(Noted { last: 0, change, by, others: 0 });
+        if noted.by != by {
+            (noted.by, noted.others) = (by, noted.last);
+        }
+        (noted.last, noted.change) = (self.last, noted.change.max(change));
     }
 }
 
@@ -252,10 +266,12 @@ impl Changes {
 
     /// Returns the moment now, and the inodes that changed after `moment`; `None` instead of these if not all are known. Changes
     /// up to `moment` are forgotten: the caller has stored them. Inodes in `under_way` can change unseen, so they count as
-    /// changed now and again at the next moment. The caller keeps the gate closed.
+    /// changed now and again at the next moment. Leaves out inodes that only the thread `except` changed. The caller keeps the
+    /// gate closed.
     pub(crate) fn since(
         &self,
         moment: Option<Moment>,
+        except: Option<u32>,
         under_way: impl FnOnce() -> Vec<FileId>,
     ) -> rustix::io::Result<(Moment, Option<HashMap<FileId, Change>>)> {
         if self.lock().numbered.is_none() {
@@ -269,17 +285,19 @@ impl Changes {
             Some(numbered) => numbered,
             none => none.insert(Numbered::begin()?),
         };
-        under_way.iter().for_each(|inode| numbered.note(*inode, Change::Touched));
+        under_way.iter().for_each(|inode| numbered.note(*inode, Change::Touched, 0));
         let now = Moment { list: numbered.list, number: numbered.last };
         let known = moment.filter(|moment| {
             moment.list == numbered.list && (numbered.forgotten..=numbered.last).contains(&moment.number)
         });
         let changed = known.map(|moment| {
-            numbered.inodes.retain(|_, (number, _)| *number > moment.number);
+            numbered.inodes.retain(|_, noted| noted.last > moment.number);
             numbered.forgotten = moment.number;
-            numbered.inodes.iter().map(|(inode, (_, change))| (*inode, *change)).collect()
+            let by_others = |noted: &Noted| except != Some(noted.by) || noted.others > moment.number;
+            let listed = numbered.inodes.iter().filter(|(_, noted)| by_others(noted));
+            listed.map(|(inode, noted)| (*inode, noted.change)).collect()
         });
-        under_way.into_iter().for_each(|inode| numbered.note(inode, Change::Touched));
+        under_way.into_iter().for_each(|inode| numbered.note(inode, Change::Touched, 0));
         Ok((now, changed))
     }
 
@@ -292,7 +310,7 @@ impl Changes {
         let mut state = self.lock();
         match &mut state.numbered {
             Some(numbered) if numbered.inodes.len() >= INODES_MAX => state.numbered = None,
-            Some(numbered) => numbered.note(inode, change),
+            Some(numbered) => numbered.note(inode, change, requester::served()),
             None => {}
         }
         if !state.on {
@@ -410,7 +428,7 @@ mod tests {
     }
 
     fn since(changes: &Changes, moment: Option<Moment>) -> (Moment, Option<Vec<u64>>) {
-        let (now, changed) = changes.since(moment, Vec::new).unwrap();
+        let (now, changed) = changes.since(moment, None, Vec::new).unwrap();
         let numbers = |changed: HashMap<FileId, Change>| {
             let mut numbers: Vec<u64> = changed.into_keys().map(|inode| inode.0).collect();
             numbers.sort_unstable();
@@ -461,14 +479,43 @@ mod tests {
     }
 
     #[test]
+    fn changes_of_one_thread_are_left_out_unless_another_changed_the_same() {
+        let changes = Changes::default();
+        let by = |thread: u32, inode: u64| {
+            let _serving = requester::serve(thread);
+            changes.note(FileId(inode), Change::Touched);
+        };
+        let listed = |moment, except| {
+            let (_, changed) = changes.since(Some(moment), except, Vec::new).unwrap();
+            let mut numbers: Vec<u64> = changed.unwrap().into_keys().map(|inode| inode.0).collect();
+            numbers.sort_unstable();
+            numbers
+        };
+        since(&changes, None);
+        by(5, 1);
+        by(6, 2);
+        let (first, _) = since(&changes, None);
+        by(7, 1);
+        by(7, 2);
+        by(7, 3);
+        assert!(listed(first, Some(7)).is_empty(), "others changed them only before");
+        by(5, 1);
+        by(7, 1);
+        changes.note(FileId(3), Change::Touched);
+        assert_eq!(listed(first, Some(7)), [1, 3]);
+        assert_eq!(listed(first, Some(5)), [1, 2, 3]);
+        assert_eq!(listed(first, None), [1, 2, 3]);
+    }
+
+    #[test]
     fn what_can_change_unseen_counts_again_after_it_was_closed() {
         let changes = Changes::default();
         let open = || vec![FileId(7)];
-        let (first, _) = changes.since(None, open).unwrap();
-        let (second, changed) = changes.since(Some(first), Vec::new).unwrap();
+        let (first, _) = changes.since(None, None, open).unwrap();
+        let (second, changed) = changes.since(Some(first), None, Vec::new).unwrap();
         assert!(changed.unwrap().contains_key(&FileId(7)), "it was open at the first moment");
         assert_eq!(since(&changes, Some(second)).1, Some(vec![]));
-        let (third, changed) = changes.since(Some(second), open).unwrap();
+        let (third, changed) = changes.since(Some(second), None, open).unwrap();
         assert!(changed.unwrap().contains_key(&FileId(7)));
         assert_eq!(since(&changes, Some(third)).1, Some(vec![7]));
     }

@@ -39,6 +39,7 @@ pub(crate) mod proof;
 mod record;
 mod recover;
 mod renamed;
+pub(crate) mod requester;
 mod resize;
 mod sources;
 pub(crate) mod sparse;

@@ -299,6 +299,7 @@ impl Tree {
             self.policy_changed(target_inode.as_ref().filter(|_| exchanged));
         }
         self.look_below_later(&source, (&source_dir, from.1), (&target_dir, to.1));
+        self.arrived(&source, &source_dir, source_inode.as_ref(), (&target_dir, to.1));
         if let Some(target) = target.as_ref().filter(|_| exchanged) {
             self.look_below_later(target, (&target_dir, to.1), (&source_dir, from.1));
         }

@@ -72,7 +72,7 @@ fn contents_arrive_and_known_chunks_are_not_sent() {
     let all = [new.clone(), vec![], b"short".to_vec(), vec![7; 2 << 20]];
     let mut source = Memory::new(&all);
     let mut sink = Memory::new(&[]);
-    let mut cutter = Cutter::new(Cursor::new(old));
+    let mut cutter = Cutter::new(Cursor::new(old), 0);
     let mut have = Vec::new();
     loop {
         let chunk = cutter.next_chunk().unwrap();

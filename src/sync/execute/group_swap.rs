@@ -11,11 +11,9 @@ use super::skip::{Skip, Step, changed, refused};
 use crate::sync::error;
 use crate::sync::group::{BESIDE, ITSELF, Rows, stays};
 use crate::sync::print::ino;
-use crate::sync::staging::whole;
 use crate::sync::tree::{ContentId, Ident, STAGING, TreePath, join};
 use crate::sync::wal_index::{SUFFIX, is_wal_index};
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
-use rustix::io::Errno;
 use std::collections::BTreeMap;
 
 /// A rename that was done.
@@ -204,9 +202,7 @@ impl Executor<'_> {
     /// Removes an assembled group; its contents are staged again.
     fn unbuild(&mut self, new: &TreePath, staged: &[(TreePath, ContentId)]) -> Step {
         for (from, content) in staged {
-            self.root
-                .rename(from, &whole(*content), RenameFlags::empty())
-                .map_err(refused(from, "rename"))?;
+            self.stage_again(from, *content)?;
         }
         self.remove_all(new)
     }
@@ -358,10 +354,7 @@ impl Executor<'_> {
             self.root.rename(to, from, *flags).map_err(refused(path, "put back"))?;
         }
         for (from, content) in staged {
-            match self.root.rename(from, &whole(*content), RenameFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(e) => return Err(refused(from, "rename")(e)),
-            }
+            self.stage_again(from, *content)?;
         }
         Ok(())
     }

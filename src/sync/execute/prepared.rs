@@ -28,7 +28,9 @@ impl Executor<'_> {
                 continue;
             }
             let staged = whole(content);
-            match self.put_metadata_at(&staged, entry, FileType::RegularFile, sync) {
+            let direct = self.direct.clone();
+            let place = direct.as_deref().unwrap_or(self.root);
+            match self.put_metadata_at(place, &staged, entry, FileType::RegularFile, sync) {
                 Ok(ino) => {
                     let unfit = self.unfit.get(&ino).cloned().flatten();
                     let Entry { mode, mtime, xattrs, .. } = entry.clone();

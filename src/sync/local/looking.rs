@@ -5,14 +5,15 @@ use super::super::guard;
 use super::super::identify::Seen;
 use super::super::old_contents::{Changes, Known};
 use super::super::print::Print;
-use super::super::scan::{self, Scan, scan, scan_changed};
+use super::super::scan::{self, Below, Examine, Scan, scan, scan_changed};
 use super::super::since::{Since, rules};
-use super::super::tree::{Entry, Tree, TreePath};
+use super::super::tree::{Entry, Tree, TreePath, is_reserved};
 use super::super::unfit;
 use super::super::version::{Snapshot, SnapshotId};
 use super::Local;
 use crate::id::RecipeId;
 use rustix::fs::FileType;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Entries that may have changed since the head.
@@ -88,6 +89,21 @@ impl Local<'_> {
         (Some(moment), changed)
     }
 
+    /// After a sync that has taken a tree: if no other program changed anything meanwhile, the next one need not examine what this one
+    /// did. The stored moment must have been asked for by this process.
+    pub(super) fn pass_over_own_changes(&mut self) -> Result<(), SyncError> {
+        let (Some(past), Some(since)) = (&mut self.past, self.memory.since.clone()) else { return Ok(()) };
+        let Some(Changes { moment, changed: Some(changed) }) = past.changes_by_others(&since.moment) else {
+            return Ok(());
+        };
+        let is_apart = |path: &TreePath| path.split(|byte| *byte == b'/').next().is_some_and(is_reserved);
+        if changed.iter().all(|(path, _)| is_apart(path)) {
+            tracing::debug!("no other program changed anything during the sync");
+            self.memory.save_since(Some(Since { moment, ..since }))?;
+        }
+        Ok(())
+    }
+
     /// Returns whether nothing has changed that is synced.
     fn is_as_before(&self, changed: &[(TreePath, bool)], since: &Since) -> Result<bool, SyncError> {
         let is_unsupported = |path: &TreePath| {
@@ -100,21 +116,29 @@ impl Local<'_> {
     }
 
     fn scan(&mut self, last: &Tree, text: &str, changed: Changed) -> Result<Scan, SyncError> {
-        let past = &mut self.past;
-        let mut at_barrier =
-            |path: &TreePath, beside: &[&[u8]], since| past.as_mut()?.at_barrier(path, beside, since);
+        let past = RefCell::new(&mut self.past);
+        let mut at_barrier = |path: &TreePath, beside: &[&[u8]], since| {
+            past.borrow_mut().as_mut()?.at_barrier(path, beside, since)
+        };
+        let mut contents = |recipes: &[RecipeId]| match &mut **past.borrow_mut() {
+            Some(past) => past.contents(recipes),
+            None => Vec::new(),
+        };
+        let below = self.staging.direct.as_deref().map(|direct| Below::new(direct, &mut contents));
+        let below = below.as_ref().map(|below| below as &dyn Examine);
         let (root, known, groups) = (&self.root, &self.memory.cache, &self.groups);
         if let Changed::Paths(mut changed) = changed {
             let unsupported = self.memory.since.iter().flat_map(|since| &since.unsupported);
             changed.extend(unsupported.map(|path| (path.clone(), false)));
             tracing::debug!("{} paths have changed since the last sync", changed.len());
             let report = &mut self.report;
-            let done = scan_changed(root, last, known, text, changed, groups, &mut at_barrier, report)?;
+            let done =
+                scan_changed(root, last, known, text, changed, groups, &mut at_barrier, below, report)?;
             if let Some(scan) = done {
                 return Ok(scan);
             }
         }
-        scan(root, last, known, groups, &mut at_barrier, &mut self.report)
+        scan(root, last, known, groups, &mut at_barrier, below, &mut self.report)
     }
 
     /// Returns whether a scan by the rules of the last one found the last tree.

@@ -78,9 +78,10 @@ impl Steps for Local<'_> {
         let entry = agreed.entries.get(scan::IGNORE.as_bytes());
         let Some(content) = entry.and_then(|entry| entry.kind.content()) else { return Ok(Ignored::of("")) };
         // After an interrupted sync it is staged, or in its place already.
-        for path in [staging::whole(content), scan::IGNORE.as_bytes().to_vec()] {
-            if staging::hash(&self.root, &path)? == Some(content)
-                && let Ok(fd) = self.root.open_at(&path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())
+        let staged = (self.staging.place(&self.root), staging::whole(content));
+        for (root, path) in [staged, (&self.root, scan::IGNORE.as_bytes().to_vec())] {
+            if staging::hash(root, &path)? == Some(content)
+                && let Ok(fd) = root.open_at(&path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())
             {
                 return Ok(Ignored::of(ignored::tellable(&scan::pattern_text_of(File::from(fd))?)));
             }

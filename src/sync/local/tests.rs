@@ -23,7 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 mod deltas;
@@ -41,6 +41,8 @@ struct Copy {
     held: Mutex<()>,
     /// What a daemon saw; it has a mount only if this is set. Every moment is the same to it.
     changed: Mutex<Option<Vec<(TreePath, bool)>>>,
+    /// Whether the directory below its mount is in reach.
+    direct: bool,
 }
 
 /// A store that keeps every content for which it was ever asked.
@@ -71,6 +73,11 @@ impl OldContents for Kept<'_> {
         let changed = self.0.changed.lock().unwrap().clone()?;
         let changed = since.filter(|since| *since == "now").map(|_| changed);
         Some(super::super::old_contents::Changes { moment: "now".to_owned(), changed })
+    }
+
+    /// Each second copy has a directory of its own below its mount.
+    fn below_mount(&self) -> Option<Root> {
+        self.0.direct.then(|| Root::open(&self.0.at("")).unwrap())
     }
 
     fn sync_all(&mut self) -> Result<(), SyncError> {
@@ -124,7 +131,10 @@ impl Copy {
         for name in ["tree", "state"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        Copy { dir, past: Mutex::default(), held: Mutex::default(), changed: Mutex::default() }
+        static COPIES: AtomicUsize = AtomicUsize::new(0);
+        let direct = COPIES.fetch_add(1, Ordering::Relaxed) % 2 == 0;
+        // Tests run side by side, so that each copy of a test is of either kind, from one run to the next.
+        Copy { dir, past: Mutex::default(), held: Mutex::default(), changed: Mutex::default(), direct }
     }
 
     fn at(&self, path: &str) -> PathBuf {

@@ -5,7 +5,7 @@ use super::super::group::Groups;
 use super::super::identify::Seen;
 use super::super::print::Print;
 use super::super::tree::{Entry, Tree, TreePath, is_reserved, join};
-use super::{AtBarrier, Look, Report, Scan, is_apart, parse_patterns};
+use super::{AtBarrier, Examine, Look, Report, Scan, is_apart, parse_patterns};
 use crate::beneath::{Root, Stats};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,11 +21,12 @@ pub fn scan_changed(
     mut changed: Vec<(TreePath, bool)>,
     groups: &Groups,
     at_barrier: &mut AtBarrier<'_>,
+    below: Option<&dyn Examine>,
     report: &mut Report<'_>,
 ) -> Result<Option<Scan>, SyncError> {
     let patterns = parse_patterns(text)?;
     let device = rustix::fs::fstat(root.fd()).map_err(|e| error::on("look at", b".", e))?.st_dev;
-    let look = Look { root, known, patterns: &patterns, device };
+    let look = Look { root, known, patterns: &patterns, device, below };
     let mut scan = Scan { patterns: text.to_owned(), ..Scan::default() };
     for (path, Entry { kind, mode, mtime, xattrs, .. }) in &last.entries {
         let Some(print) = known.get(path) else { return Ok(None) };
