@@ -92,6 +92,15 @@ pub enum ConfigError {
     /// A glob of directories that are synced as a whole.
     #[error("groups {0:?} in [sync]: {1}")]
     Group(String, String),
+    /// A pattern of paths that are synced.
+    #[error("only {0:?} in [sync]: {1}")]
+    Only(String, &'static str),
+    /// A list without patterns of paths that are synced.
+    #[error("only in [sync]: expected at least one path, found none; leave the line out to sync everything")]
+    OnlyNothing,
+    /// A pattern of paths that are not synced.
+    #[error("not {0:?} in [sync]: {1}")]
+    Not(String, String),
     /// The file is not TOML of the expected form.
     #[error("{0}")]
     Form(String),
@@ -138,6 +147,10 @@ pub struct Config {
     pub history: Option<Rules>,
     /// Directories that are synced as a whole: globs of names or, with a slash, of paths.
     pub groups: Vec<String>,
+    /// The paths that this device syncs: patterns from the root, each component a glob; `None` means all.
+    pub sync_only: Option<Vec<String>>,
+    /// The paths that this device does not sync: lines as in a `.gitignore`.
+    pub sync_not: Vec<String>,
     /// Published methods for similar files whose indexes are maintained, each once.
     pub methods: Option<Vec<Chosen>>,
 }
@@ -165,11 +178,14 @@ struct Form {
     sync: Option<SyncForm>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SyncForm {
     #[serde(default)]
     groups: Vec<Spanned<String>>,
+    only: Option<Spanned<Vec<Spanned<String>>>>,
+    #[serde(default)]
+    not: Vec<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -278,6 +294,33 @@ impl Source<'_> {
         }
     }
 
+    fn only(&self, patterns: Vec<Spanned<String>>) -> Result<Vec<String>, ConfigError> {
+        let pattern = |pattern: String| {
+            let inner = pattern.strip_prefix('/').unwrap_or(&pattern);
+            let inner = inner.strip_suffix('/').unwrap_or(inner);
+            let wrong = inner.split('/').find_map(|name| match name {
+                "" | "." | ".." => Some("expected a path from the root, like \"/photos/2024*\""),
+                "**" => Some("everything below a path is synced with it, so `**` is not needed"),
+                name => {
+                    let glob = GlobBuilder::new(name).literal_separator(true).build();
+                    glob.is_err().then_some("expected globs between the slashes, like \"/photos/2024*\"")
+                }
+            });
+            wrong.map_or(Ok(()), |why| Err(ConfigError::Only(pattern.clone(), why))).map(|()| pattern)
+        };
+        match patterns.is_empty() {
+            true => Err(ConfigError::OnlyNothing),
+            false => patterns.into_iter().map(|text| self.value(text, pattern)).collect(),
+        }
+    }
+
+    fn not(line: String) -> Result<String, ConfigError> {
+        match ignore::gitignore::GitignoreBuilder::new("").add_line(None, &line) {
+            Ok(_) => Ok(line),
+            Err(e) => Err(ConfigError::Not(line, e.to_string())),
+        }
+    }
+
     fn history(&self, form: HistoryForm) -> Result<Rules, ConfigError> {
         let none = self.optional(form.keep, |text| match text.as_str() {
             "rules" => Ok(false),
@@ -346,8 +389,9 @@ impl Config {
             Size::Text(text) => parse_size(&text).map_err(|_| ConfigError::HotBytes(text)),
             Size::Bytes(bytes) => Ok(bytes),
         };
-        let groups = form.sync.map_or_else(Vec::new, |sync| sync.groups).into_iter();
-        let groups = groups.map(|glob| source.value(glob, Source::group));
+        let sync = form.sync.unwrap_or_default();
+        let groups = sync.groups.into_iter().map(|glob| source.value(glob, Source::group));
+        let not = sync.not.into_iter().map(|line| source.value(line, Source::not));
         let rules = form.policy.into_iter().map(|rule| source.value(rule, |rule| source.rule(rule)));
         Ok(Config {
             dedup: source.optional(form.dedup, |text| parse_dedup(&text))?,
@@ -366,6 +410,8 @@ impl Config {
             methods: source.optional(form.methods, parse_methods)?,
             history: form.history.map(|history| source.history(history)).transpose()?,
             groups: groups.collect::<Result<_, _>>()?,
+            sync_only: source.optional(sync.only, |only| source.only(only))?,
+            sync_not: not.collect::<Result<_, _>>()?,
             rules: rules.collect::<Result<_, _>>()?,
         })
     }
@@ -588,6 +634,8 @@ mod tests {
                 "simhash:key=uniform,tolerance.ps=0.0005".parse().unwrap(),
             ]),
             groups: vec!["*.bundle".to_owned(), "/a \"b\"/".to_owned()],
+            sync_only: Some(vec!["/docs".to_owned(), "photos/2024*/".to_owned()]),
+            sync_not: vec!["*.iso".to_owned(), "!keep \"x\".iso".to_owned()],
             history: Some(Rules {
                 none: true,
                 hourly: 3,

@@ -11,7 +11,9 @@ use crate::repo::{InitOptions, Layout, Repo};
 use crate::sync::Local;
 use crate::sync::group::Groups;
 use crate::sync::proto::{NEW_DIRECTORY, NEW_OVERLAY};
+use crate::sync::rules::Rules;
 use crate::sync::scan::Report;
+use crate::sync::selection::Selection;
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -183,7 +185,7 @@ impl Plain {
 
     pub(super) fn replica<'a>(&self, force: bool, report: Box<Report<'a>>) -> Result<Local<'a>, CliError> {
         let nothing = self.tree.join(STATE_DIR).join(SYNC);
-        let mut local = Local::look_at(&self.tree, &nothing, "", &Groups::default(), force, None, report)?;
+        let mut local = Local::look_at(&self.tree, &nothing, "", &Rules::default(), force, None, report)?;
         local.features = vec![self.feature.to_owned()];
         Ok(local)
     }
@@ -287,20 +289,29 @@ impl Mounted {
         let disk = disk.map_err(|e| CliError::io("open", &self.info.root, &e.into()))?.into();
         let past = Box::new(StoreOldContents { info, backing, state, disk });
         let open = if dry { Local::look_at } else { Local::open };
-        let groups = self.groups()?;
-        Ok(open(&self.tree, &self.memory, &self.info.store, &groups, force, Some(past), report)?)
+        let rules = self.rules()?;
+        Ok(open(&self.tree, &self.memory, &self.info.store, &rules, force, Some(past), report)?)
     }
 
     /// Returns the groups in its settings.
     pub(super) fn groups(&self) -> Result<Groups, CliError> {
+        self.rules().map(|rules| rules.groups)
+    }
+
+    /// Returns its settings for syncs.
+    fn rules(&self) -> Result<Rules, CliError> {
         let path = self.state.join("config.toml");
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Groups::default()),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Rules::default()),
             Err(e) => return Err(CliError::io("read", &path, &e)),
         };
         let config = Config::parse(&text).map_err(|e| CliError::new(format!("{}: {e}", path.display())))?;
-        Groups::of(config.groups).map_err(|e| CliError::new(format!("{}: {e}", path.display())))
+        let wrong = |e: &dyn std::fmt::Display| CliError::new(format!("{}: {e}", path.display()));
+        let groups = Groups::of(config.groups).map_err(|e| wrong(&e))?;
+        let selection =
+            Selection::of(config.sync_only.as_deref(), &config.sync_not).map_err(|e| wrong(&e))?;
+        Ok(Rules { groups, selection })
     }
 
     /// Ends the private mount.

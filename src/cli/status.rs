@@ -101,7 +101,9 @@ fn sync_rows(syncs: &[LastSync]) -> Vec<(&'static str, String)> {
             1 => format!("; 1 conflict: {} (see `dedupctl conflicts`)", plain(&sync.conflicts[0])),
             n => format!("; {n} conflicts (see `dedupctl conflicts`)"),
         };
-        ("last sync", format!("{} with {}{conflicts}", seconds(&plain(&sync.time)), plain(with)))
+        let out =
+            sync.left_out.map_or_else(String::new, |n| format!("; left out here: {}", synced::entries(n)));
+        ("last sync", format!("{} with {}{out}{conflicts}", seconds(&plain(&sync.time)), plain(with)))
     };
     syncs.iter().map(row).collect()
 }

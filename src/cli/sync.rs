@@ -35,7 +35,7 @@ mod watch;
     from `dedupctl remote add`. Changes of one side go to the other. If both sides changed a file, both versions are kept,\n\
     and `dedupctl conflicts` resolves the conflict. A sync compares every file before it overwrites it. Run an interrupted\n\
     sync again to continue it. PEER must exist; `--create` creates it. Files that match .dedupfsignore (like .gitignore)\n\
-    are not synced.\n\
+    are not synced. `only` and `not` in [sync] of config.toml say which part of the tree this device has.\n\
     Exit code 1: there are conflicts, or files that could not be synced completely; the sync names each of them.\n\
     Example: dedupctl sync ann@server:/data\n         dedupctl sync --dry-run --pull /mnt/disk/copy /data\n         \
     dedupctl sync --watch ann@server:/data"

@@ -20,6 +20,9 @@ struct Row {
     peer: Option<String>,
     /// RFC 3339.
     time: String,
+    /// Number of entries that the selection of this device leaves out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    left_out: Option<u64>,
     /// Copies of files in conflict, below the root, in bytes as hexadecimal digits: names need not be text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     copies: Vec<String>,
@@ -34,8 +37,15 @@ pub(super) struct LastSync {
     pub peer: Option<String>,
     /// RFC 3339.
     pub time: String,
+    /// Number of entries that the selection of this device left out, if it had one.
+    pub left_out: Option<u64>,
     /// Copies of files in conflict that are still there.
     pub conflicts: Vec<String>,
+}
+
+/// Returns a number of entries as text.
+pub(super) fn entries(n: u64) -> String {
+    if n == 1 { "1 entry".to_owned() } else { format!("{n} entries") }
 }
 
 /// Returns the path, if it stays below the root.
@@ -69,7 +79,8 @@ pub(super) fn note(
     copies.dedup();
     let peer = peer.map(str::to_owned).or_else(|| before.and_then(|row| row.peer));
     let time = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default();
-    rows.insert(device.to_string(), Row { peer, time: time.to_string(), copies });
+    let left_out = session.outcome().left_out;
+    rows.insert(device.to_string(), Row { peer, time: time.to_string(), left_out, copies });
     let path = memory.join(NAME);
     let text = toml::to_string(&rows).map_err(|e| CliError::new(e.to_string()))?;
     let new = memory.join("synced.toml.new");
@@ -83,7 +94,7 @@ pub(super) fn list(memory: &Path, root: &Path) -> Vec<LastSync> {
         let there = row.copies.iter().filter_map(|copy| path_of(copy));
         let there = there.filter(|path| root.join(path).symlink_metadata().is_ok());
         let conflicts = there.map(|path| shown(&path.into_os_string().into_vec())).collect();
-        LastSync { device, peer: row.peer, time: row.time, conflicts }
+        LastSync { device, peer: row.peer, time: row.time, left_out: row.left_out, conflicts }
     });
     rows.collect()
 }
@@ -98,11 +109,13 @@ mod tests {
         std::fs::write(dir.path().join("copy\u{fc}"), "x").unwrap();
         let hex = |name: &str| name.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
         let copies = vec![hex("copy\u{fc}"), hex("gone"), hex("/dev/null"), hex("../."), "xyz".to_owned()];
-        let row = Row { peer: Some("disk".to_owned()), time: "2026-01-02T03:04:05Z".to_owned(), copies };
+        let (peer, time) = (Some("disk".to_owned()), "2026-01-02T03:04:05Z".to_owned());
+        let row = Row { peer, time, left_out: Some(3), copies };
         let rows = BTreeMap::from([("laptop-00000001".to_owned(), row)]);
         std::fs::write(dir.path().join(NAME), toml::to_string(&rows).unwrap()).unwrap();
         let found = list(dir.path(), dir.path());
         assert_eq!((found.len(), &*found[0].conflicts[0], found[0].conflicts.len()), (1, "copy\u{fc}", 1));
+        assert_eq!(found[0].left_out, Some(3));
         std::fs::write(dir.path().join(NAME), "no table").unwrap();
         assert_eq!(list(dir.path(), dir.path()), []);
     }

@@ -77,10 +77,18 @@ impl Config {
                 format!("methods = {}", list_text(methods.iter().map(String::as_str)))
             }
         };
-        let groups = match self.groups.is_empty() {
-            true => "# [sync]\n# groups = [\"*.photoslibrary\", \"/mail/index\"]".to_owned(),
-            false => format!("[sync]\ngroups = {}", toml::Value::from(self.groups.clone())),
+        let list = |name: &str, value: Option<&Vec<String>>, example: &str| match value {
+            Some(value) => format!("{name} = {}", toml::Value::from(value.clone())),
+            None => format!("# {name} = {example}"),
         };
+        let some = |values: &Vec<String>| !values.is_empty();
+        let is_set = some(&self.groups) || some(&self.sync_not) || self.sync_only.is_some();
+        let sync = if is_set { "[sync]" } else { "# [sync]" };
+        let groups = Some(&self.groups).filter(|groups| some(groups));
+        let groups = list("groups", groups, "[\"*.photoslibrary\", \"/mail/index\"]");
+        let only = list("only", self.sync_only.as_ref(), "[\"/docs\", \"/photos/2024*\"]");
+        let not = Some(&self.sync_not).filter(|not| some(not));
+        let not = list("not", not, "[\"/docs/huge\", \"*.iso\"]");
         let history = history_text(self.history.as_ref());
         let rules: String = match self.rules.is_empty() {
             true => EXAMPLE_RULES.to_owned(),
@@ -159,10 +167,17 @@ impl Config {
              # one of each of 24 hours, 7 days and 4 weeks. Without this setting the daemon takes none.\n\
              {history}\
              \n\
+             {sync}\n\
              # Directories that `dedupctl sync` reads at one moment and changes as a whole, by name or, with a slash, by path.\n\
              # If both sides changed one, both versions of all of it are kept. Git's directories and SQLite databases need\n\
              # no setting.\n\
-             {groups}\n",
+             {groups}\n\
+             \n\
+             # The part of the tree that this device syncs: `only` these paths from the root, with all below them (a glob\n\
+             # between two slashes matches one name), and `not` these (lines as in a .gitignore). Other devices keep the\n\
+             # rest. Without these settings everything is synced.\n\
+             {only}\n\
+             {not}\n",
             dedup_text(dedup)
         )
     }

@@ -23,6 +23,14 @@ pub struct Skipped {
     pub again: bool,
 }
 
+/// The present state of a directory.
+pub struct Now {
+    /// The tree of the device.
+    pub tree: Tree,
+    /// The entries on the disk, if these are others: see [`super::presence`].
+    pub here: Option<Tree>,
+}
+
 /// A directory that can execute steps.
 pub trait Steps {
     /// Does `ops`. Each step examines its target right before. A step that finds something else leaves it and is
@@ -30,7 +38,9 @@ pub trait Steps {
     fn run(&mut self, ops: &[Op]) -> Result<Vec<Skipped>, SyncError>;
     /// Returns the current tree of the directory, with idents as in `before`. Stages contents from it that steps may
     /// need.
-    fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Tree, SyncError>;
+    fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Now, SyncError>;
+    /// Returns the tree that the disk is to have of `target`, on the way to `agreed`.
+    fn goal(&self, now: &Now, target: &Tree, agreed: &Tree) -> Result<Tree, SyncError>;
     /// Returns the entries that are left out once the directory has `agreed`.
     fn ignored(&mut self, agreed: &Tree) -> Result<Ignored, SyncError>;
     /// Reports files that a user changed meanwhile: both versions are kept.
@@ -65,10 +75,12 @@ pub fn resume(steps: &mut dyn Steps, before: &Tree, agreed: &Tree) -> Result<Vec
     let (groups, ignored, mut skipped) = (steps.groups(), steps.ignored(agreed)?, Vec::new());
     for _ in 1..ATTEMPTS {
         let now = steps.look_again(before, agreed)?;
-        let as_before = ignored.as_before(before, &now);
+        let as_before = ignored.as_before(before, &now.tree);
         let merged = groups.merge_on_the_way(before, &as_before, agreed);
         steps.keep_twice(&merged.conflicts);
-        let ops = ignored.plan(&now, &merged.tree, |from, to| groups.plan(from, to));
+        let goal = steps.goal(&now, &merged.tree, agreed)?;
+        let here = now.here.as_ref().unwrap_or(&now.tree);
+        let ops = ignored.plan(here, &goal, |from, to| groups.plan(from, to));
         steps.stage_for(&ops)?;
         skipped = steps.run(&ops)?;
         if !may_go(&skipped) {

@@ -6,6 +6,7 @@ use super::group::{BESIDE, Groups};
 use super::identify::Seen;
 use super::memory::Memory;
 use super::merge::parse_conflict_name;
+use super::rules::Rules;
 use super::scan::scan;
 use super::tree::{Kind, Time, Tree, TreePath, join, shown, split};
 use crate::beneath::Root;
@@ -46,7 +47,7 @@ pub fn list(root: &Path, state: &Path, groups: &Groups) -> Result<Vec<Pending>, 
     let mut memory = Memory::open(state)?;
     memory.load();
     let known = &memory.cache;
-    let (root, last, usual) = (open_root(root)?, Tree::default(), Groups::default());
+    let (root, last, usual) = (open_root(root)?, Tree::default(), Rules::default());
     let seen = scan(&root, &last, known, &usual, &mut |_, _, _| None, None, &mut |_, _| {})?.seen;
     Ok(pending(&seen, &memory, groups))
 }

@@ -11,6 +11,7 @@ use super::inodes::{self, Scarce};
 use super::plan::Op;
 use super::print::{Print, ino, print, unchanged};
 use super::scan::{self, is_ignored};
+use super::selection::Selection;
 use super::staging::{Staging, copy_with_holes, whole};
 use super::tree::{ContentId, Entry, Kind, TreePath, is_reserved, join, shown, split};
 use super::unfit::{self, Xattrs};
@@ -52,6 +53,8 @@ pub struct Executor<'a> {
     /// The entry at each path; kept up to date.
     prints: &'a mut BTreeMap<TreePath, Print>,
     patterns: Gitignore,
+    /// The paths that this device syncs.
+    pub selection: Selection,
     links: Links,
     opened: Opened,
     /// Contents that are not staged, and the reasons.
@@ -101,6 +104,7 @@ impl<'a> Executor<'a> {
             assembled: None,
             prints,
             patterns,
+            selection: Selection::default(),
             links,
             opened: Opened::default(),
             absent,
@@ -534,9 +538,11 @@ impl<'a> Executor<'a> {
             let path = join(dir, &name);
             let kind = self.stat(&path)?.map(|stat| FileType::from_raw_mode(stat.st_mode));
             // A directory that stayed because of entries that are not synced.
-            let kept = kind == Some(FileType::Directory) && self.holds_only_what_is_left_out(&path)?;
+            let is_dir = kind == Some(FileType::Directory);
+            let unselected = !self.selection.includes(&path, is_dir);
+            let kept = is_dir && !unselected && self.holds_only_what_is_left_out(&path)?;
             let reserved = dir.is_empty() && is_reserved(&name);
-            if !(kept || reserved || self.is_left_out(&path, &path)?) {
+            if !(unselected || kept || reserved || self.is_left_out(&path, &path)?) {
                 return Ok(false);
             }
         }

@@ -69,7 +69,7 @@ impl Groups {
     }
 
     /// Returns whether the directory at `path` is a group; `kind` returns the kind of the entry at a path.
-    fn is_directory<'a>(&self, path: &[u8], kind: &dyn Fn(&[u8]) -> Option<&'a Kind>) -> bool {
+    pub(super) fn is_directory<'a>(&self, path: &[u8], kind: &dyn Fn(&[u8]) -> Option<&'a Kind>) -> bool {
         let (dir, name) = split(path);
         // A conflict copy of a group is a group too.
         let name = parse_conflict_name(name).map_or_else(|| name.to_vec(), |(name, _)| name);

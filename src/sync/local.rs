@@ -13,7 +13,9 @@ use super::old_contents::OldContents;
 use super::plan::Op;
 use super::proto::Done;
 use super::replica::Replica;
+use super::rules::Rules;
 use super::scan::Report;
+use super::selection::Selection;
 use super::since::Since;
 use super::staging::{self, Staging};
 use super::tree::{ContentId, Entry, Tree, TreePath};
@@ -21,6 +23,7 @@ use super::unfit::{self, Lacking, Xattrs};
 use super::version::{Dag, Snapshot, SnapshotId};
 use crate::beneath::Root;
 use crate::id::RecipeId;
+use basis::Basis;
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -39,6 +42,16 @@ pub struct Local<'a> {
     /// Contents of groups that change all the time, as the scan found them.
     kept: BTreeMap<ContentId, File>,
     tree: Tree,
+    /// The included entries on the disk, if the tree may have others.
+    here: Option<Tree>,
+    /// The disk as of the head.
+    basis: Option<Basis>,
+    /// Whether the disk lacks entries that it should have.
+    lacking: bool,
+    /// Whether the next tree has contents that do not arrive.
+    will_lack: bool,
+    /// Number of entries that the selection leaves out.
+    omitted: u64,
     /// Whether nothing has changed since the last sync, so that the tree was not read yet.
     unread: bool,
     past: Option<Box<dyn OldContents + 'a>>,
@@ -51,7 +64,7 @@ pub struct Local<'a> {
     troubles: BTreeMap<TreePath, String>,
     /// Messages for the user.
     pub notes: Vec<String>,
-    groups: Groups,
+    rules: Rules,
     /// The text of `.dedupfsignore`, and of the one in the tree that is to be taken.
     patterns: String,
     left_out: Option<String>,
@@ -63,19 +76,19 @@ pub struct Local<'a> {
 
 impl<'a> Local<'a> {
     /// Opens the directory at `path` with the store `store`; `state` has the memory of its syncs. Ends an interrupted
-    /// sync, and scans the directory. The guards apply unless `force` is set. With `past`, changed files can be sent
-    /// as deltas. `groups` are read and changed as a whole.
+    /// sync, and scans the directory by `rules`. The guards apply unless `force` is set. With `past`, changed files can
+    /// be sent as deltas.
     pub fn open(
         path: &Path,
         state: &Path,
         store: &str,
-        groups: &Groups,
+        rules: &Rules,
         force: bool,
         past: Option<Box<dyn OldContents + 'a>>,
         report: Box<Report<'a>>,
     ) -> Result<Local<'a>, SyncError> {
         let mut local = Local::new(open_root(path)?, Memory::open(state)?, store, past, report);
-        local.groups = groups.clone();
+        local.rules = rules.clone();
         local.staging.direct = local.past.as_ref().and_then(|past| past.below_mount()).map(Arc::new);
         local.staging.recover(&local.root)?;
         local.rescue()?;
@@ -91,13 +104,13 @@ impl<'a> Local<'a> {
         path: &Path,
         state: &Path,
         store: &str,
-        groups: &Groups,
+        rules: &Rules,
         force: bool,
         past: Option<Box<dyn OldContents + 'a>>,
         report: Box<Report<'a>>,
     ) -> Result<Local<'a>, SyncError> {
         let mut local = Local::new(open_root(path)?, Memory::look(state)?, store, past, report);
-        local.groups = groups.clone();
+        local.rules = rules.clone();
         let agreed = match local.memory.taking.take() {
             Some(snapshot) => local.memory.tree(snapshot.id())?,
             None => None,
@@ -121,6 +134,11 @@ impl<'a> Local<'a> {
             contents: BTreeMap::new(),
             kept: BTreeMap::new(),
             tree: Tree::default(),
+            here: None,
+            basis: None,
+            lacking: false,
+            will_lack: false,
+            omitted: 0,
             unread: false,
             past,
             held: BTreeSet::new(),
@@ -128,7 +146,7 @@ impl<'a> Local<'a> {
             absent: BTreeMap::new(),
             troubles: BTreeMap::new(),
             notes: Vec::new(),
-            groups: Groups::default(),
+            rules: Rules::default(),
             patterns: String::new(),
             left_out: None,
             copied: BTreeSet::new(),
@@ -215,6 +233,7 @@ impl<'a> Local<'a> {
     fn end_what_was_begun(&mut self) -> Result<Option<Tree>, SyncError> {
         let Some(snapshot) = self.memory.taking.clone() else { return Ok(None) };
         self.memory.load();
+        self.basis = Some(self.basis_of_memory());
         let before = self.last()?;
         let agreed = self.memory.tree(snapshot.id())?;
         let done = match &agreed {
@@ -233,14 +252,17 @@ impl<'a> Local<'a> {
     }
 
     fn commit(&mut self, snapshot: &Snapshot) -> Result<(), SyncError> {
+        self.note_part_taken(snapshot)?;
         let head = self.memory.dag.add(snapshot.clone())?;
         let since = self.memory.since.clone();
         self.memory.head = Some(head);
         self.memory.taking = None;
         self.memory.save_cache()?;
+        self.memory.save_part()?;
         self.memory.save()?;
         // The steps of this sync are among the changes since then.
-        self.memory.save_since(since.map(|since| Since { head, ..since }))?;
+        let left_out = self.omitted;
+        self.memory.save_since(since.map(|since| Since { head, left_out, ..since }))?;
         self.memory.forget()?;
         self.staging.clear(&self.root)
     }
@@ -324,7 +346,40 @@ impl Replica for Local<'_> {
     }
 
     fn groups(&self) -> Groups {
-        self.groups.clone()
+        self.rules.groups.clone()
+    }
+
+    fn selection(&self) -> Selection {
+        self.rules.selection.clone()
+    }
+
+    fn is_partial(&self) -> bool {
+        self.is_part()
+    }
+
+    fn lacks(&self) -> bool {
+        self.lacking
+    }
+
+    fn left_out(&self) -> Option<u64> {
+        (!self.rules.selection.is_all()).then_some(self.omitted)
+    }
+
+    fn here(&self) -> Option<Tree> {
+        self.here.clone()
+    }
+
+    fn is_used(&self, path: &[u8]) -> bool {
+        !matches!(self.root.stat(path), Ok(None))
+    }
+
+    fn is_staged(&self, content: ContentId) -> bool {
+        staging::has(&self.root, content).unwrap_or(false)
+    }
+
+    fn take_part(&mut self, lacks: bool, kept: BTreeSet<ContentId>) {
+        self.will_lack = lacks;
+        self.memory.part.kept = kept;
     }
 
     fn patterns(&self) -> String {
@@ -340,7 +395,7 @@ impl Replica for Local<'_> {
     }
 
     fn agree_on(&mut self, groups: Groups) {
-        self.groups = groups;
+        self.rules.groups = groups;
     }
 
     fn features(&self) -> Vec<String> {
@@ -435,7 +490,7 @@ impl Replica for Local<'_> {
     }
 
     fn have(&mut self, content: ContentId, path: &TreePath, most: usize) -> Result<Vec<Tag>, SyncError> {
-        if !self.tree.entries.contains_key(path) && !self.staging.has_part_of(content) {
+        if !self.on_disk().entries.contains_key(path) && !self.staging.has_part_of(content) {
             return Ok(Vec::new());
         }
         self.staging.chunks_of(&self.root, content, path, most)
@@ -444,9 +499,15 @@ impl Replica for Local<'_> {
     fn adopt(&mut self, snapshot: &Snapshot, target: &Tree, ops: &[Op]) -> Result<Done, SyncError> {
         let id = snapshot.id();
         let before = self.tree.clone();
+        if self.will_lack || self.is_part() {
+            self.basis = Some(self.basis());
+        }
         self.make_contents_durable(ops)?;
         self.memory.put_tree(id, target)?;
         self.memory.taking = Some(snapshot.clone());
+        // Before a step is done: from here on a program of an earlier version must not continue.
+        self.memory.partial |= self.will_lack;
+        self.memory.save_part()?;
         self.memory.save()?;
         let skipped = adopt::adopt(self, &before, target, ops)?;
         match skipped.iter().any(|step| step.again) {
@@ -495,7 +556,9 @@ impl Replica for Local<'_> {
     }
 }
 
+mod basis;
 mod looking;
+mod part;
 mod source;
 mod steps;
 

@@ -6,6 +6,7 @@
 //! | `trees/ID` | the tree of a snapshot, compressed; verified against the snapshot on each read |
 //! | `cache-ID` | the head's tree by path: inode, size, times, hash and recipe, so that unchanged files are not read again and renames are seen; recipes of replaced contents |
 //! | `since` | the moment after which the daemon of the mount lists changes (`since.rs`); not synced, since no daemon outlives a power cut |
+//! | `part` | for a replica that has only a part of its tree: files that differ from the tree, the states of files that were left out since, and contents that may be nowhere else |
 //! | `unfit` | xattrs that the filesystem has no room for, by inode |
 //! | `spool` | temporary: deltas in transfer, former contents |
 //! | `lock` | held by a sync |
@@ -31,6 +32,9 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 const VERSION: u32 = 1;
+/// The version of a state whose replica may have only a part of its tree. A program that does not know it would take the rest
+/// for deleted.
+const VERSION_OF_PART: u32 = 2;
 /// Maximum number of stored trees. Beyond it the oldest are removed, and a device that returns after that has no base.
 const TREES_MAX: usize = 64;
 /// Maximum number of trees in memory. They share their entries if one was made from the other.
@@ -49,6 +53,9 @@ struct Form {
     taking: Option<Snapshot>,
 }
 
+/// Name of the file with a [`Part`].
+const PART: &str = "part";
+
 /// Data that only saves work.
 #[derive(Default, Deserialize)]
 struct Cache {
@@ -61,6 +68,17 @@ struct Cache {
 struct CacheOut<'a> {
     prints: &'a BTreeMap<TreePath, Print>,
     past: BTreeMap<ContentId, [u8; 16]>,
+}
+
+/// The difference between the tree of a replica and its disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// Paths of the cache whose files are not as in the head's tree.
+    pub stale: BTreeSet<TreePath>,
+    /// Files that were left out since they were synced.
+    pub aside: BTreeMap<TreePath, Print>,
+    /// Contents that the steps of the present sync may not remove, since they may be nowhere else.
+    pub kept: BTreeSet<ContentId>,
 }
 
 /// See the module.
@@ -86,6 +104,10 @@ pub struct Memory {
     pub unfit: Unfit,
     /// The moment of the head, if there is one.
     pub since: Option<Since>,
+    /// Whether the replica may have only a part of its tree.
+    pub partial: bool,
+    /// After [`Memory::load`].
+    pub part: Part,
     loaded: bool,
     /// Whether the cache is another one than on disk.
     cache_changed: Cell<bool>,
@@ -144,7 +166,7 @@ impl Memory {
                 }
                 let form: Form = postcard::from_bytes(body).map_err(|e| wrong(e.to_string()))?;
                 match form.version {
-                    VERSION => form,
+                    VERSION | VERSION_OF_PART => form,
                     other => return Err(wrong(format!("version {other}, this program knows {VERSION}"))),
                 }
             }
@@ -176,6 +198,8 @@ impl Memory {
             taking: form.taking,
             cache: BTreeMap::new(),
             past: BTreeMap::new(),
+            partial: form.version == VERSION_OF_PART,
+            part: Part::default(),
             since: since.filter(|since| Some(since.head) == form.head),
             loaded: false,
             cache_changed: Cell::new(false),
@@ -197,6 +221,9 @@ impl Memory {
             .find_map(|name| read_cache(&std::fs::read(self.dir.join(name)).ok()?))
             .unwrap_or_default();
         (self.cache, self.past) = (cache.prints, cache.past);
+        let part = std::fs::read(self.dir.join(PART)).ok();
+        let part = part.and_then(|bytes| read_sum(&bytes, |body| postcard::from_bytes(body).ok()));
+        self.part = part.unwrap_or_default();
     }
 
     /// Writes the state; before that the cache if the head has none yet.
@@ -205,7 +232,7 @@ impl Memory {
             self.save_cache()?;
         }
         let form = Form {
-            version: VERSION,
+            version: if self.partial { VERSION_OF_PART } else { VERSION },
             device: self.device.clone(),
             seq: self.seq,
             head: self.head,
@@ -281,6 +308,15 @@ impl Memory {
         self.put(&Memory::cache_name(self.head), &[&blake3::hash(&body).as_bytes()[..], &body].concat())?;
         self.cache_changed.set(false);
         Ok(())
+    }
+
+    /// Writes the difference between the tree and the disk. Call it before [`Memory::save`].
+    pub fn save_part(&self) -> Result<(), SyncError> {
+        if self.part == Part::default() && !self.dir.join(PART).exists() {
+            return Ok(());
+        }
+        let body = postcard::to_allocvec(&self.part).expect("paths can be encoded");
+        self.put(PART, &[&blake3::hash(&body).as_bytes()[..], &body].concat())
     }
 
     /// Writes the xattrs that do not fit, if there are or were any.

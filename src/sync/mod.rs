@@ -6,6 +6,7 @@
 //!   |    \
 //!   |     group                                pure: entries that are merged and changed as one
 //!   |     merge, plan, guard, halfway          pure: three trees -> one; one tree -> another, in steps
+//!   |     selection, presence                  pure: a device that has only a part of its tree
 //!   |     version, tree, identify              pure: descent of snapshots; entries of a directory
 //!   v
 //!  local     a directory as a replica          -- scan, memory, old_contents, staging, execute, unfit
@@ -43,14 +44,18 @@ pub mod link;
 pub mod local;
 pub mod memory;
 pub mod merge;
+mod names;
 pub mod old_contents;
 pub mod pipe;
 pub mod plan;
+pub mod presence;
 pub mod print;
 pub mod proto;
 mod removed_contents;
 pub mod replica;
+pub mod rules;
 pub mod scan;
+pub mod selection;
 pub mod session;
 mod shared_map;
 mod since;
@@ -58,6 +63,7 @@ pub mod staging;
 pub mod tree;
 pub mod two_versions;
 pub mod unfit;
+pub mod units;
 pub mod version;
 pub mod wal_index;
 

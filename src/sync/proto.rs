@@ -232,6 +232,8 @@ messages! {
     Changed(()) = 20,
     /// Requests a [`Message::Changed`].
     Wake(()) = 21,
+    /// Contents of the sender's tree that it does not have, by rank, as runs: how many ranks to skip, and how many follow.
+    Lacks(Vec<(u32, u32)>) = 22,
 }
 
 impl Message {
@@ -240,7 +242,7 @@ impl Message {
         let body = self.body();
         debug_assert!(body.len() <= FRAME_BYTES_MAX);
         let flags = match self {
-            Message::Withheld(_) | Message::Troubles(_) | Message::Took(_) => OPTIONAL,
+            Message::Withheld(_) | Message::Troubles(_) | Message::Took(_) | Message::Lacks(_) => OPTIONAL,
             _ => 0,
         };
         [&(body.len() as u32).to_le_bytes()[..], &[self.number(), flags], &body].concat()

@@ -6,9 +6,10 @@ use super::error::SyncError;
 use super::group::Groups;
 use super::plan::Op;
 use super::proto::Done;
+use super::selection::Selection;
 use super::tree::{ContentId, Entry, Tree, TreePath};
 use super::version::{Dag, Snapshot, SnapshotId};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A tree on disk, and the memory of its syncs.
 pub trait Replica: Source + Sink {
@@ -33,6 +34,37 @@ pub trait Replica: Source + Sink {
     fn patterns(&self) -> String {
         String::new()
     }
+    /// Returns the paths that it syncs.
+    fn selection(&self) -> Selection {
+        Selection::default()
+    }
+    /// Returns whether it may have only a part of its tree.
+    fn is_partial(&self) -> bool {
+        false
+    }
+    /// Returns whether its disk lacks entries that it should have by its tree and its selection.
+    fn lacks(&self) -> bool {
+        false
+    }
+    /// Returns the number of entries that its selection leaves out, if it has one.
+    fn left_out(&self) -> Option<u64> {
+        None
+    }
+    /// Returns the included entries on its disk, if they may be others than its tree has.
+    fn here(&self) -> Option<Tree> {
+        None
+    }
+    /// Returns whether something on its disk is at `path`.
+    fn is_used(&self, _path: &[u8]) -> bool {
+        false
+    }
+    /// Returns whether a content is staged completely.
+    fn is_staged(&self, _content: ContentId) -> bool {
+        false
+    }
+    /// Prepares to take a tree in part: some contents are not available if `lacks` is set, and those in
+    /// `kept` may be nowhere else.
+    fn take_part(&mut self, _lacks: bool, _kept: BTreeSet<ContentId>) {}
     /// Sets the text of `.dedupfsignore` in the tree that is to be taken.
     fn leave_out(&mut self, _patterns: &str) {}
     /// Sets the rules for groups that both sides use from now on.

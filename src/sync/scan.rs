@@ -1,15 +1,15 @@
 //! Scan of a directory: every path with its metadata, and the hash of every file that is not known yet.
 //!
-//! It excludes `.dedupfs`, matches of `.dedupfsignore` in the root (as a `.gitignore`), sockets and devices, indexes
+//! It excludes paths that the selection of the device leaves out, `.dedupfs`, matches of `.dedupfsignore` in the root (as a `.gitignore`), sockets and devices, indexes
 //! of SQLite's logs, and mounts of other filesystems. An excluded path that was synced before stays in the tree
 //! unchanged: ignoring a file is not deleting it. The same holds for unreadable files and directories, and for a file
 //! that changes during every attempt to read it; the user gets a message about these.
 
 use super::error::{self, SyncError};
-use super::group::Groups;
 use super::identify::Seen;
 use super::old_contents::Row;
 use super::print::{Print, ino, print, unchanged};
+use super::rules::Rules;
 use super::tree::{ContentId, Kind, Time, Tree, TreePath, is_reserved, is_xattr, join, shown, split};
 use super::wal_index::is_wal_index;
 use crate::beneath::{Root, Stats, read_link};
@@ -23,13 +23,14 @@ use std::path::Path;
 
 mod below;
 mod changed;
+mod chosen;
 mod groups;
 
+pub use super::names::IGNORE;
 pub use below::{Below, Examine};
 pub use changed::scan_changed;
+pub use chosen::Chosen;
 
-/// The file with patterns of paths that are not synced.
-pub const IGNORE: &str = ".dedupfsignore";
 const READ_BYTES: usize = 1 << 20;
 /// Maximum bytes of `.dedupfsignore` that are read.
 const PATTERN_BYTES_MAX: u64 = 1 << 20;
@@ -123,18 +124,18 @@ pub fn is_ignored(patterns: &Gitignore, path: &[u8], dir: bool) -> bool {
 }
 
 /// Returns whether a change at `path` cannot concern the sync: it is reserved, or in an excluded directory.
-pub(super) fn is_apart(patterns: &Gitignore, path: &[u8]) -> bool {
+pub(super) fn is_apart(patterns: &Gitignore, chosen: &Chosen<'_>, path: &[u8]) -> bool {
     let (dir, first) = (split(path).0, path.split(|byte| *byte == b'/').next().unwrap_or_default());
-    is_reserved(first) || (!dir.is_empty() && is_ignored(patterns, dir, true))
+    is_reserved(first) || chosen.is_out(dir) || (!dir.is_empty() && is_ignored(patterns, dir, true))
 }
 
-/// Scans the tree below `root`. Captures each of `groups` as of one moment, by `at_barrier` if needed. `last` is the
+/// Scans the tree below `root` by `rules`. Captures each group as of one moment, by `at_barrier` if needed. `last` is the
 /// tree before, and `known` has the hashes of then. Files are examined below the mount as far as `below` can.
 pub fn scan(
     root: &Root,
     last: &Tree,
     known: &BTreeMap<TreePath, Print>,
-    groups: &Groups,
+    rules: &Rules,
     at_barrier: &mut AtBarrier<'_>,
     below: Option<&dyn Examine>,
     report: &mut Report<'_>,
@@ -142,10 +143,11 @@ pub fn scan(
     let text = pattern_text(root)?;
     let patterns = parse_patterns(&text)?;
     let device = rustix::fs::fstat(root.fd()).map_err(|e| error::on("look at", b".", e))?.st_dev;
-    let look = Look { root, known, patterns: &patterns, device, below };
+    let chosen = Chosen::new(root, rules);
+    let look = Look { root, known, patterns: &patterns, chosen: &chosen, device, below };
     let mut scan = Scan { patterns: text, ..Scan::default() };
     scan.walk(&look, TreePath::new(), report)?;
-    scan.settle_groups(&look, groups, last, at_barrier, report)?;
+    scan.settle_groups(&look, &rules.groups, last, at_barrier, report)?;
     scan.end(last, known);
     Ok(scan)
 }
@@ -160,6 +162,7 @@ struct Look<'a> {
     root: &'a Root,
     known: &'a BTreeMap<TreePath, Print>,
     patterns: &'a Gitignore,
+    chosen: &'a Chosen<'a>,
     device: u64,
     below: Option<&'a dyn Examine>,
 }
@@ -238,6 +241,10 @@ impl Scan {
             }
         };
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if !look.chosen.includes(path, is_dir) {
+            self.has_more.insert(split(path).0.to_vec());
+            return Ok(false);
+        }
         self.incomplete |= stat.st_dev != look.device;
         if stat.st_dev != look.device || is_ignored(look.patterns, path, is_dir) {
             self.leave_out(path.clone());

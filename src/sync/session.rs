@@ -31,26 +31,32 @@ use super::ignored;
 use super::known::{Known, Told as ToldPast};
 use super::merge::{Conflict, Merged};
 use super::plan::{Op, Summary};
+use super::presence::Goal;
 use super::proto::{
     Agreed, Asked, DeltaPart, Direction, Done, Failure, Hello, Message, Options, PROTOCOL, Took,
 };
 use super::replica::Replica;
 use super::tree::{ContentId, RootHash, Tree, TreePath};
 use super::version::{Dag, Snapshot, SnapshotId};
+use lacking::Lacking;
 use leaving::Leaving;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use way::Way;
 
 mod contents;
 mod fast_path;
+mod lacking;
 mod leaving;
 mod merging;
 mod nothing;
+mod part;
 mod partly;
 mod room;
 mod trees;
 mod way;
 
+/// Maximum number of withheld contents in one frame.
+const WITHHELD_IN_FRAME: usize = 4096;
 /// Maximum number of trees that are passed on in one sync.
 const PASSED_ON_MAX: usize = 64;
 
@@ -82,6 +88,8 @@ pub struct Outcome {
     pub skipped: Vec<(TreePath, String)>,
     /// No common snapshot was remembered: nothing counted as deleted.
     pub without_base: bool,
+    /// Number of entries that the selection of this side leaves out, if it has one.
+    pub left_out: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +160,12 @@ pub struct Session {
     /// Both sides have the same snapshot, so neither needs its tree: `session/nothing.rs`.
     nothing: bool,
     mine: Tree,
+    /// The entries on this side's disk, if these may be others.
+    here: Option<Tree>,
+    /// Contents of the peer's tree that it does not have.
+    they_lack: Lacking,
     merged: Merged,
+    goal: Goal,
     snapshot: Option<Snapshot>,
     ops: Vec<Op>,
     /// Patterns of paths that are excluded once both sides have agreed.
@@ -215,7 +228,10 @@ impl Session {
             head: SnapshotId([0; 32]),
             nothing: false,
             mine: Tree::default(),
+            here: None,
+            they_lack: Lacking::default(),
             merged: Merged::default(),
+            goal: Goal::default(),
             snapshot: None,
             ops: Vec::new(),
             left_out: String::new(),
@@ -271,7 +287,10 @@ impl Session {
         };
         if message.is_none() {
             let withheld = [teller.take_withheld(), sender.take_withheld()].concat();
-            message = (!withheld.is_empty()).then_some(Message::Withheld(withheld));
+            self.out.extend(
+                withheld.chunks(WITHHELD_IN_FRAME).map(|withheld| Message::Withheld(withheld.to_vec())),
+            );
+            message = self.out.pop_front();
         }
         self.sent = self.to_send.saturating_sub(sender.left_bytes() + teller.left_bytes());
         if message.is_none() {
@@ -326,6 +345,7 @@ impl Session {
                 let known = self.past.take(telling)?;
                 self.compare(known, replica)?;
             }
+            (State::Tree, Message::Lacks(runs)) => self.they_lack.hear(runs)?,
             (State::Tree, Message::Held(held)) => self.take_held(&held, replica)?,
             (State::Tree | State::Pushed, Message::Tree(part)) => self.take_tree(part, replica)?,
             (State::Taken, Message::Tree(part)) if part.of.is_some() => self.take_tree(part, replica)?,
@@ -398,7 +418,7 @@ impl Session {
         let ignored = ignored::feature(&replica.patterns());
         let room = replica.free_bytes().and_then(room::room_feature);
         let features = replica.features().into_iter().chain(replica.groups().features());
-        let features = features.chain(ignored).chain(room).collect();
+        let features = features.chain(ignored).chain(room).chain(lacking::features(replica)).collect();
         let (store, device) = (replica.store(), replica.device());
         self.past.greet(&device);
         let known = self.past.tell(&known(replica));
@@ -452,12 +472,13 @@ impl Session {
             .collect();
         self.to_pass_on = met.into_iter().take(PASSED_ON_MAX).collect();
         self.nothing = head == theirs.head;
+        self.outcome.left_out = replica.left_out();
         self.theirs = Some(theirs);
         if !self.calls {
             self.introduce(replica, None);
         }
         self.tell_troubles(false, replica);
-        self.way = self.which_way(replica, replica.has_staged());
+        self.way = self.which_way(replica, has_begun(replica));
         if !self.nothing || self.way == Way::Long {
             self.load_tree(replica)?;
         }
@@ -489,7 +510,7 @@ impl Session {
 
     /// Sends the result of merging on this side, and its requests. Returns false if it refuses.
     fn announce(&mut self, replica: &mut dyn Replica) -> Result<bool, SyncError> {
-        let refused = guard::objection(&self.mine, &self.merged.tree, &self.ops)
+        let refused = guard::objection(self.on_disk(), &self.merged.tree, &self.ops)
             .filter(|_| self.takes() && !self.options.force);
         let agreed = Agreed { root: self.root(), summary: self.outcome.here, refused: refused.clone() };
         self.out.push_back(Message::Agreed(agreed));
@@ -560,6 +581,8 @@ impl Session {
         let snapshot = self.snapshot.clone().expect("merged before");
         replica.do_without(std::mem::take(&mut self.absent));
         replica.leave_out(&self.left_out);
+        let lacks = !(self.goal.missing.is_empty() && self.goal.blocked.is_empty());
+        replica.take_part(lacks, std::mem::take(&mut self.goal.kept));
         let done = match self.takes() {
             true if !self.nothing => replica.adopt(&snapshot, &self.merged.tree, &self.ops)?,
             _ => Done::default(),
@@ -580,8 +603,13 @@ fn known(replica: &dyn Replica) -> Known {
         snapshots: replica.dag().iter().map(|(_, snapshot)| snapshot.clone()).collect(),
         trees: replica.trees().into_iter().collect(),
         heads: replica.heads().into_iter().collect(),
-        begun: replica.has_staged(),
+        begun: has_begun(replica),
     }
+}
+
+/// Returns whether a peer cannot determine what this side needs by the snapshots alone.
+fn has_begun(replica: &dyn Replica) -> bool {
+    replica.has_staged() || replica.is_partial()
 }
 
 #[cfg(test)]

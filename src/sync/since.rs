@@ -3,10 +3,10 @@
 //!
 //! Invariant: everything in the directory is as in the head's tree, except changes after the moment, and entries that are not
 //! synced. So a moment is taken before the walk that establishes it, and is dropped when anything was not examined: see
-//! [`super::scan::Scan::is_complete`]. A change of the patterns or groups makes it useless; so does a restart of
+//! [`super::scan::Scan::is_complete`]. A change of the patterns, groups or selection makes it useless; so does a restart of
 //! the daemon, which does not know moments of an earlier one.
 
-use super::group::Groups;
+use super::rules::Rules;
 use super::tree::TreePath;
 use super::version::SnapshotId;
 use serde::{Deserialize, Serialize};
@@ -22,10 +22,14 @@ pub struct Since {
     pub rules: [u8; 32],
     /// Sockets and devices. Every sync names them to the user.
     pub unsupported: Vec<TreePath>,
+    /// Number of entries that the selection leaves out.
+    pub left_out: u64,
 }
 
-/// Returns a hash of the rules for entries and how they are examined: the text of `.dedupfsignore`, and the groups.
-pub fn rules(patterns: &str, groups: &Groups) -> [u8; 32] {
-    let told = postcard::to_allocvec(&(patterns, groups.features())).expect("texts can be encoded");
+/// Returns a hash of the rules for entries and how they are examined: the text of `.dedupfsignore`, the groups and the
+/// selection.
+pub fn rules(patterns: &str, rules: &Rules) -> [u8; 32] {
+    let told = (patterns, rules.groups.features(), rules.selection.text());
+    let told = postcard::to_allocvec(&told).expect("texts can be encoded");
     *blake3::Hasher::new_derive_key("dedupfs sync rules").update(&told).finalize().as_bytes()
 }

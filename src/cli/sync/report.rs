@@ -2,6 +2,7 @@
 
 use super::super::error::CliError;
 use super::super::output::{Output, plain, size, table};
+use super::super::synced::entries;
 use crate::sync::Session;
 use crate::sync::link::Traffic;
 use crate::sync::plan::Summary;
@@ -50,6 +51,8 @@ pub(super) struct SyncReport {
     kept: Vec<String>,
     skipped: Vec<Skipped>,
     without_base: bool,
+    /// Number of entries that the selection of this device leaves out, if it has one.
+    left_out: Option<u64>,
     /// This device, as `winner` and `loser` name it.
     device: String,
     /// The object that a real run would create on the other side, from a dry run: `directory` or `overlay`.
@@ -92,6 +95,7 @@ impl SyncReport {
                 .map(|(path, reason)| Skipped { path: shown(path), reason: reason.clone() })
                 .collect(),
             without_base: outcome.without_base,
+            left_out: outcome.left_out,
             device,
             would_make: would_make(session.peer_features()).filter(|_| dry_run),
         }
@@ -191,6 +195,9 @@ fn text(report: &SyncReport) -> String {
         Some(_) => format!("{}: would become an overlay\n", plain(&report.peer)),
         None => String::new(),
     };
+    if let Some(left_out) = report.left_out {
+        text += &format!("left out here: {}\n", entries(left_out));
+    }
     let verb = if report.dry_run { "nothing was changed; " } else { "" };
     text += &format!("{verb}{} sent, {} received\n", size(report.sent_bytes), size(report.received_bytes));
     for conflict in &report.conflicts {

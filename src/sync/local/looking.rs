@@ -4,10 +4,11 @@ use super::super::error::SyncError;
 use super::super::guard;
 use super::super::identify::Seen;
 use super::super::old_contents::{Changes, Known};
+use super::super::presence::{self, Before};
 use super::super::print::Print;
-use super::super::scan::{self, Below, Examine, Scan, scan, scan_changed};
+use super::super::scan::{self, Below, Chosen, Examine, Scan, scan, scan_changed};
 use super::super::since::{Since, rules};
-use super::super::tree::{Entry, Tree, TreePath, is_reserved};
+use super::super::tree::{Entry, Tree, TreePath, is_reserved, shown};
 use super::super::unfit;
 use super::super::version::{Snapshot, SnapshotId};
 use super::Local;
@@ -31,7 +32,7 @@ impl Local<'_> {
         // The moment comes first: the next sync examines changes during this examination again.
         let since = self.memory.since.clone().filter(|since| {
             let is_head = |head: &SnapshotId| *head == since.head && self.memory.has_tree(*head);
-            let same_rules = since.rules == rules(&text, &self.groups);
+            let same_rules = since.rules == rules(&text, &self.rules);
             agreed.is_none()
                 && self.memory.unfit.is_empty()
                 && self.memory.head.as_ref().is_some_and(is_head)
@@ -42,18 +43,22 @@ impl Local<'_> {
             && self.is_as_before(changed, since)?
         {
             self.notes.extend(since.unsupported.iter().map(|path| scan::unsupported(path)));
+            self.omitted = since.left_out;
             (self.patterns, self.unread) = (text, true);
             return Ok(());
         }
         self.memory.load();
         let last = self.last()?;
         let scan = self.scan(&last, &text, changed)?;
-        let rules = rules(&scan.patterns, &self.groups);
+        let rules = rules(&scan.patterns, &self.rules);
         let (complete, unsupported) = (scan.is_complete(), scan.unsupported.clone());
         // Changes since the last sync may be those that it made itself.
-        let same_tree = agreed.is_none() && scan.examined.is_some() && self.is_same(&scan, &last);
+        let same_tree =
+            agreed.is_none() && !self.is_part() && scan.examined.is_some() && self.is_same(&scan, &last);
+        let part = self.is_part().then(|| self.part_of(&last));
         let tree = self.take_scan(scan, &last, agreed, same_tree)?;
-        if let Some(suspicion) = guard::suspicion(&last, &tree).filter(|_| !force) {
+        let (before, now) = (part.as_ref().unwrap_or(&last), self.here.as_ref().unwrap_or(&tree));
+        if let Some(suspicion) = guard::suspicion(before, now).filter(|_| !force) {
             return Err(SyncError::Guard(suspicion));
         }
         tree.check()?;
@@ -66,11 +71,15 @@ impl Local<'_> {
             self.memory.seq = seq;
             self.memory.head = Some(id);
         }
+        self.note_part(&tree)?;
         self.memory.save_changed_cache()?;
+        self.memory.save_part()?;
         self.memory.save()?;
-        let complete = complete && self.memory.unfit.is_empty();
+        let complete = complete && self.memory.unfit.is_empty() && !self.lacking;
         let since = moment.zip(self.memory.head).filter(|_| complete);
-        self.memory.save_since(since.map(|(moment, head)| Since { moment, head, rules, unsupported }))?;
+        let left_out = self.omitted;
+        let since = since.map(|(moment, head)| Since { moment, head, rules, unsupported, left_out });
+        self.memory.save_since(since)?;
         self.tree = tree;
         Ok(())
     }
@@ -111,11 +120,14 @@ impl Local<'_> {
             matches!(kind, Some(FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice))
         };
         let patterns = scan::parse_patterns(&scan::pattern_text(&self.root)?)?;
-        let changed = changed.iter().filter(|(path, _)| !scan::is_apart(&patterns, path));
+        let chosen = Chosen::new(&self.root, &self.rules);
+        let changed = changed.iter().filter(|(path, _)| !scan::is_apart(&patterns, &chosen, path));
         Ok(changed.count() == 0 && since.unsupported.iter().all(is_unsupported))
     }
 
     fn scan(&mut self, last: &Tree, text: &str, changed: Changed) -> Result<Scan, SyncError> {
+        let part = self.is_part().then(|| (self.part_of(last), self.states()));
+        let (last, known) = part.as_ref().map_or((last, &self.memory.cache), |(last, known)| (last, known));
         let past = RefCell::new(&mut self.past);
         let mut at_barrier = |path: &TreePath, beside: &[&[u8]], since| {
             past.borrow_mut().as_mut()?.at_barrier(path, beside, since)
@@ -126,19 +138,18 @@ impl Local<'_> {
         };
         let below = self.staging.direct.as_deref().map(|direct| Below::new(direct, &mut contents));
         let below = below.as_ref().map(|below| below as &dyn Examine);
-        let (root, known, groups) = (&self.root, &self.memory.cache, &self.groups);
+        let (root, rules) = (&self.root, &self.rules);
         if let Changed::Paths(mut changed) = changed {
             let unsupported = self.memory.since.iter().flat_map(|since| &since.unsupported);
             changed.extend(unsupported.map(|path| (path.clone(), false)));
             tracing::debug!("{} paths have changed since the last sync", changed.len());
             let report = &mut self.report;
-            let done =
-                scan_changed(root, last, known, text, changed, groups, &mut at_barrier, below, report)?;
+            let done = scan_changed(root, last, known, text, changed, rules, &mut at_barrier, below, report)?;
             if let Some(scan) = done {
                 return Ok(scan);
             }
         }
-        scan(root, last, known, groups, &mut at_barrier, below, &mut self.report)
+        scan(root, last, known, rules, &mut at_barrier, below, &mut self.report)
     }
 
     /// Returns whether a scan by the rules of the last one found the last tree.
@@ -173,14 +184,33 @@ impl Local<'_> {
         self.kept = scan.kept;
         self.patterns = scan.patterns;
         let (device, seq) = (&self.memory.device, self.memory.seq + 1);
-        let tree = match same {
-            true => last.clone(),
-            false => self.groups.look(&mut scan.seen, last, self.memory.inodes(), agreed, device, seq),
+        let (groups, basis) = (&self.rules.groups, self.is_part().then(|| self.basis()));
+        self.here = None;
+        let tree = match basis {
+            _ if same => last.clone(),
+            None => groups.look(&mut scan.seen, last, self.memory.inodes(), agreed, device, seq),
+            Some(basis) => {
+                let before = Before { last, here: &basis.here, older: &basis.older };
+                let selection = &self.rules.selection;
+                let look = presence::look(selection, groups, &mut scan.seen, &before, agreed, device, seq);
+                for (path, copy) in look.copies {
+                    let why = format!(
+                        "is another file than the one that other devices have there, which was not on this device: that one is \
+                         {} now",
+                        shown(&copy)
+                    );
+                    self.troubles.insert(path, why);
+                }
+                self.here = Some(look.here);
+                self.basis = Some(basis);
+                look.tree
+            }
         };
         let mut prints = scan.prints;
         self.note_recipes(&mut prints, scan.examined.as_ref());
+        self.put_aside(&prints, last);
         self.memory.set_cache(prints);
-        self.set_contents(&tree);
+        self.set_contents(self.here.clone().as_ref().unwrap_or(&tree));
         Ok(tree)
     }
 
@@ -194,7 +224,8 @@ impl Local<'_> {
         if std::mem::take(&mut self.unread) {
             self.memory.load();
             let tree = self.last()?;
-            self.set_contents(&tree);
+            self.here = self.is_part().then(|| self.part_of(&tree));
+            self.set_contents(self.here.clone().as_ref().unwrap_or(&tree));
             self.tree = tree;
         }
         Ok(())

@@ -57,7 +57,15 @@ impl Source for Local<'_> {
         if let Some(kept) = self.kept(content)? {
             return Ok(kept);
         }
-        let gone = || SyncError::Changed("was removed before it was sent".to_owned());
+        let gone = || {
+            // Only an older peer asks for it.
+            let not_here = format!(
+                "is not on {}: its config.toml leaves it out, or it has not arrived there; sync with a device that has it",
+                self.memory.device
+            );
+            let removed = "was removed before it was sent".to_owned();
+            SyncError::Changed(if self.here.is_some() { not_here } else { removed })
+        };
         let path = self.contents.get(&content).cloned().ok_or_else(gone)?;
         let known = self.memory.cache.get(&path).cloned();
         let file = match self.root.open_at(&path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
@@ -121,7 +129,7 @@ impl Source for Local<'_> {
         };
         let found = past.resembling(path).into_iter();
         let content =
-            |(path, share)| Some((self.tree.entries.get::<TreePath>(&path)?.kind.content()?, share));
+            |(path, share)| Some((self.on_disk().entries.get::<TreePath>(&path)?.kind.content()?, share));
         Ok(found.filter_map(content).collect())
     }
 

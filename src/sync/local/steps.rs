@@ -1,12 +1,13 @@
 //! Steps of a plan, done to the directory.
 
-use super::super::adopt::{Skipped, Steps};
+use super::super::adopt::{Now, Skipped, Steps};
 use super::super::error::{self, SyncError};
 use super::super::execute::Executor;
 use super::super::group::Groups;
 use super::super::ignored::{self, Ignored};
 use super::super::merge::Conflict;
 use super::super::plan::Op;
+use super::super::presence::{self, Sources};
 use super::super::replica::Replica;
 use super::super::tree::{Tree, shown};
 use super::super::{scan, staging};
@@ -48,6 +49,7 @@ impl Steps for Local<'_> {
         self.make_contents_durable(ops)?;
         let (cache, absent) = (&mut self.memory.cache, &self.absent);
         let mut executor = Executor::new(&self.root, &mut self.staging, cache, absent)?;
+        executor.selection = self.rules.selection.clone();
         let done = executor.run(ops);
         let (unfit, kept_dirs) = (std::mem::take(&mut executor.unfit), executor.kept_dirs);
         let touched = std::mem::take(&mut executor.touched);
@@ -68,7 +70,7 @@ impl Steps for Local<'_> {
     }
 
     fn groups(&self) -> Groups {
-        self.groups.clone()
+        self.rules.groups.clone()
     }
 
     fn ignored(&mut self, agreed: &Tree) -> Result<Ignored, SyncError> {
@@ -99,8 +101,23 @@ impl Steps for Local<'_> {
         }
     }
 
-    fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Tree, SyncError> {
-        self.look(before, Some(agreed))
+    fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Now, SyncError> {
+        let tree = self.look(before, Some(agreed))?;
+        Ok(Now { tree, here: self.here.clone() })
+    }
+
+    fn goal(&self, now: &Now, target: &Tree, agreed: &Tree) -> Result<Tree, SyncError> {
+        let Some(here) = &now.here else { return Ok(target.clone()) };
+        let agreed = agreed.contents();
+        let sources = Sources {
+            // Steps whose contents do not arrive are skipped, and named to the user.
+            can_come: &|content| self.is_staged(content) || self.absent.contains_key(&content),
+            is_elsewhere: &|content| {
+                agreed.contains_key(&content) && !self.memory.part.kept.contains(&content)
+            },
+            is_used: &|path| self.is_used(path),
+        };
+        Ok(presence::goal(&self.rules.selection, &self.rules.groups, here, target, &sources).tree)
     }
 
     fn stage_for(&mut self, ops: &[Op]) -> Result<(), SyncError> {

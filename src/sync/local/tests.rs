@@ -30,6 +30,7 @@ mod deltas;
 mod groups;
 mod lies;
 mod links;
+mod selective;
 mod since;
 mod troubles;
 
@@ -43,6 +44,7 @@ struct Copy {
     changed: Mutex<Option<Vec<(TreePath, bool)>>>,
     /// Whether the directory below its mount is in reach.
     direct: bool,
+    rules: Mutex<Rules>,
 }
 
 /// A store that keeps every content for which it was ever asked.
@@ -133,8 +135,9 @@ impl Copy {
         }
         static COPIES: AtomicUsize = AtomicUsize::new(0);
         let direct = COPIES.fetch_add(1, Ordering::Relaxed) % 2 == 0;
+        let (past, held, changed) = Default::default();
         // Tests run side by side, so that each copy of a test is of either kind, from one run to the next.
-        Copy { dir, past: Mutex::default(), held: Mutex::default(), changed: Mutex::default(), direct }
+        Copy { dir, past, held, changed, direct, rules: Mutex::default() }
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -156,7 +159,7 @@ impl Copy {
             &self.at(""),
             &state,
             "store",
-            &Groups::default(),
+            &self.rules.lock().unwrap().clone(),
             force,
             Some(Box::new(Kept(self))),
             Box::new(|_, _| {}),

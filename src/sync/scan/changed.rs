@@ -1,11 +1,11 @@
 //! Scan of changed entries: all others are as in the last tree.
 
 use super::super::error::{self, SyncError};
-use super::super::group::Groups;
 use super::super::identify::Seen;
 use super::super::print::Print;
+use super::super::rules::Rules;
 use super::super::tree::{Entry, Tree, TreePath, is_reserved, join};
-use super::{AtBarrier, Examine, Look, Report, Scan, is_apart, parse_patterns};
+use super::{AtBarrier, Chosen, Examine, Look, Report, Scan, is_apart, parse_patterns};
 use crate::beneath::{Root, Stats};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,14 +19,15 @@ pub fn scan_changed(
     known: &BTreeMap<TreePath, Print>,
     text: &str,
     mut changed: Vec<(TreePath, bool)>,
-    groups: &Groups,
+    rules: &Rules,
     at_barrier: &mut AtBarrier<'_>,
     below: Option<&dyn Examine>,
     report: &mut Report<'_>,
 ) -> Result<Option<Scan>, SyncError> {
     let patterns = parse_patterns(text)?;
     let device = rustix::fs::fstat(root.fd()).map_err(|e| error::on("look at", b".", e))?.st_dev;
-    let look = Look { root, known, patterns: &patterns, device, below };
+    let chosen = Chosen::new(root, rules);
+    let look = Look { root, known, patterns: &patterns, chosen: &chosen, device, below };
     let mut scan = Scan { patterns: text.to_owned(), ..Scan::default() };
     for (path, Entry { kind, mode, mtime, xattrs, .. }) in &last.entries {
         let Some(print) = known.get(path) else { return Ok(None) };
@@ -41,11 +42,11 @@ pub fn scan_changed(
     changed.sort();
     let mut walked = BTreeSet::new();
     for (path, moved) in changed {
-        if !is_apart(&patterns, &path) {
+        if !is_apart(&patterns, &chosen, &path) {
             scan.examine(&look, path, moved, &mut walked, report)?;
         }
     }
-    scan.settle_groups(&look, groups, last, at_barrier, report)?;
+    scan.settle_groups(&look, &rules.groups, last, at_barrier, report)?;
     scan.end(last, known);
     Ok(Some(scan))
 }

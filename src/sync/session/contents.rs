@@ -56,7 +56,8 @@ impl Session {
     pub(super) fn collect_wants(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
         let mut seen = BTreeSet::new();
         let ranks = Ranks::of(&self.mine);
-        let theirs = self.their_tree.contents();
+        let mut theirs = self.their_tree.contents();
+        theirs.retain(|content, _| !self.they_lack.has(*content));
         let mut room = TAGS_MAX;
         // In the order of the paths, since neighbouring files resemble each other.
         for (path, entry, was) in self.ops.iter().flat_map(Op::staged) {
@@ -86,7 +87,7 @@ impl Session {
     fn want_what_fits(&mut self, replica: &dyn Replica) {
         let free = replica.free_bytes().unwrap_or(u64::MAX);
         let refused = too_large(&self.wants, free);
-        let mut inodes = free_inodes(&self.mine, &self.merged.tree, replica);
+        let mut inodes = free_inodes(self.on_disk(), &self.goal.tree, replica);
         if refused.is_empty() && self.wants.len() as u64 <= inodes {
             return;
         }

@@ -31,10 +31,12 @@ use super::super::guard;
 use super::super::ignored::{self, Ignored};
 use super::super::merge::Merged;
 use super::super::plan::{Op, summary};
+use super::super::presence::Goal;
 use super::super::proto::{Agreed, Direction, Message};
 use super::super::replica::{Replica, remembered};
 use super::super::tree::{ContentId, Ident, Kind, Tree, TreePath};
 use super::contents::entries_of;
+use super::lacking::Lacking;
 use super::leaving::Leaving;
 use super::room::may_be_too_much;
 use super::way::Way;
@@ -115,12 +117,13 @@ impl Session {
     pub(super) fn which_way(&self, replica: &dyn Replica, begun: bool) -> Way {
         let theirs = self.theirs.as_ref().expect("came before");
         let (here, there) = (self.head, theirs.head);
+        let at_rest = here == there && self.is_behind_at_rest(replica);
         // If both are equal, the caller is behind: it sends the last message.
         let ahead = self.dag.descends(here, there) && !(self.calls && here == there);
         let behind = self.dag.descends(there, here) && !ahead;
         let (known, left) = match (ahead, behind) {
-            (true, _) => (replica.trees().contains(&there), theirs.begun),
-            (_, true) => (theirs.trees.contains(&here), begun),
+            (true, _) => (replica.trees().contains(&there), theirs.begun && !at_rest),
+            (_, true) => (theirs.trees.contains(&here), begun && !at_rest),
             _ => return Way::Long,
         };
         let direction = self.options.direction;
@@ -142,6 +145,10 @@ impl Session {
             theirs.contents().into_keys().filter(|content| !mine.contains_key(content)).collect();
         replica.held(&gone)?;
         let wants = lacking(&theirs, &self.mine);
+        // The peer has to know what this side does not have.
+        if replica.lacks() || !self.has_all(&wants) {
+            return self.go_long(true, replica);
+        }
         // Files that do not fit are not sent: the peer can request the rest.
         if may_be_too_much(&wants, &self.features) {
             return self.go_long(true, replica);
@@ -248,7 +255,9 @@ impl Session {
         self.absent.clear();
         self.parts.clear();
         self.their_tree = Tree::default();
+        self.they_lack = Lacking::default();
         self.merged = Merged::default();
+        self.goal = Goal::default();
         self.ops.clear();
         self.snapshot = None;
         self.outcome = Outcome { skipped: std::mem::take(&mut self.outcome.skipped), ..Outcome::default() };

@@ -33,7 +33,9 @@ impl Session {
         merged.tree.check()?;
         let ignored = self.ignored(&merged.tree, &patterns);
         ignored.text().clone_into(&mut self.left_out);
-        self.ops = ignored.plan(&self.mine, &merged.tree, |from, to| self.groups.plan(from, to));
+        self.goal = self.goal_of(&merged.tree, replica);
+        self.ops = ignored.plan(self.on_disk(), &self.goal.tree, |from, to| self.groups.plan(from, to));
+        self.note_part(&merged.tree, replica);
         self.outcome.here = if self.is_changed() { summary(&self.ops) } else { Summary::default() };
         self.outcome.conflicts.clone_from(&merged.conflicts);
         self.outcome.kept.clone_from(&merged.kept);

@@ -22,11 +22,16 @@ impl Session {
         self.nothing = false;
         replica.load()?;
         self.mine = remembered(replica, self.head)?;
+        self.here = replica.here();
         Ok(())
     }
 
     /// Does as [`Session::push`] if there is nothing to send.
     pub(super) fn push_nothing(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        // The peer may have entries that this side lacks.
+        if replica.lacks() {
+            return self.go_long(true, replica);
+        }
         self.snapshot = self.dag.get(self.head).cloned();
         self.pass_on_all(replica)?;
         self.note(replica)?;

@@ -6,13 +6,16 @@
 //! - No conflict is between two contents if one descends from the other.
 //! - A failing run prints its seed.
 
-use super::super::adopt::{self, Skipped, Steps};
+use super::super::adopt::{self, Now, Skipped, Steps};
 use super::super::content::{Sink, Source, Tag};
 use super::super::group::{self, ITSELF, Rows};
 use super::super::identify::{Inode, Seen};
 use super::super::ignored::Ignored;
 use super::super::merge::{Conflict, parse_conflict_name};
+use super::super::presence;
 use super::super::proto;
+use super::super::selection::Selection;
+use super::super::selection::tests::selection;
 use super::super::tree::{Kind, join, split};
 use super::*;
 use disk::{Disk, Node, What};
@@ -77,6 +80,8 @@ struct World {
     groups: bool,
     /// Whether most files have several names.
     links: bool,
+    /// Whether devices, except the first one, have only parts of the tree.
+    parts: bool,
     /// Whether devices refuse steps and withhold contents, in addition to stops and cuts.
     harsh: bool,
     /// The content that each content replaced in its own inode.
@@ -97,6 +102,14 @@ impl World {
 
     fn with_links(seed: u64) -> World {
         World { links: true, ..World::new(seed) }
+    }
+
+    fn with_parts(seed: u64) -> World {
+        World { parts: true, apart: false, ..World::new(seed) }
+    }
+
+    fn with_parts_and_groups(seed: u64) -> World {
+        World { groups: true, ..World::with_parts(seed) }
     }
 
     fn calm(self) -> World {
@@ -127,12 +140,35 @@ impl World {
             conflicts: 0,
             groups: false,
             links: false,
+            parts: false,
             harsh: true,
         }
     }
 
+    /// Gives device `d` another selection.
+    fn select(&mut self, d: usize) {
+        let all: [(&[&str], &[&str]); 9] = [
+            (&[], &[]),
+            (&[], &["/a"]),
+            (&[], &["b"]),
+            (&[], &["/c/d", "e"]),
+            (&[], &[".git"]),
+            (&["/a"], &[]),
+            (&["/b", "/c/*"], &["f"]),
+            (&["/*/e", "[d-f]"], &[]),
+            (&["/nothing"], &[]),
+        ];
+        let (only, not) = all[self.rng.below(all.len())];
+        let selection = selection(only, not);
+        tell(format!("{} selects only {only:?} not {not:?}", self.disks[d].device));
+        self.disks[d].selection = selection;
+    }
+
     /// Makes a user of device `d` do something.
     fn edit(&mut self, d: usize) {
+        if self.parts && d > 0 && self.rng.below(6) == 0 {
+            return self.select(d);
+        }
         let before = self.disks[d].texts();
         let files = self.disks[d].files.clone();
         self.change(d);
@@ -294,6 +330,7 @@ impl World {
     ) -> Result<Outcome, SyncError> {
         let options = Options { direction, dry_run: false, force: true };
         let before = (self.disks[a].texts(), self.disks[b].texts());
+        let out = (self.disks[a].left_out_texts(), self.disks[b].left_out_texts());
         let interfered = INTERFERED.with_borrow(Vec::len);
         let (one, other) = self.pair(a, b);
         tell(format!("{} syncs {direction:?} with {}; {messages} messages", one.device, other.device));
@@ -303,6 +340,11 @@ impl World {
             if let What::File(text) = what {
                 self.gone.insert(text);
             }
+        }
+        for (disk, out) in [(a, out.0), (b, out.1)] {
+            let now = self.disks[disk].texts();
+            let lost = out.iter().find(|text| !now.contains(*text) && !self.gone.contains(*text));
+            assert!(lost.is_none(), "{} lost {lost:?}, which it leaves out", self.disks[disk].device);
         }
         for (disk, before) in [(a, before.0), (b, before.1)] {
             let now = self.disks[disk].texts();
@@ -351,7 +393,8 @@ impl World {
             // through one of them.
             let waits = known.0 == known.1;
             self.gone.extend(known.0.clone().filter(|_| waits));
-            if let ((Some(winner), Some(loser)), false) = (known, self.groups || loose || waits) {
+            if let ((Some(winner), Some(loser)), false) = (known, self.groups || self.parts || loose || waits)
+            {
                 let came_from = |text: &String, other: &String| {
                     let from =
                         |text: &&String| self.from.get(*text).filter(|from| !self.deleted.contains(*from));
@@ -440,7 +483,47 @@ impl World {
         }
     }
 
+    /// Checks that all devices have what they select, and then selects everything.
+    fn heal_parts(&mut self) {
+        for _ in 0..3 {
+            for d in 1..self.disks.len() {
+                self.sync(0, d, u32::MAX, Direction::Both).unwrap();
+            }
+        }
+        let (whole, stale) = (self.disks[0].seen(), self.disks[0].stale.clone());
+        for disk in &mut self.disks[1..] {
+            // No device has their contents, since users have removed the last copies where they were left out.
+            let lost: BTreeSet<TreePath> = disk.stale.union(&stale).cloned().collect();
+            let files = |seen: &BTreeMap<TreePath, Seen>| -> Vec<_> {
+                let is_out = |path: &TreePath| {
+                    let node = disk.files.get(path);
+                    node.is_some_and(|node| !disk.selection.includes(path, node.what == What::Dir))
+                };
+                // An entry of another type, which is left out, has the name.
+                let is_blocked = |path: &TreePath| {
+                    is_out(path) || (0..path.len()).any(|at| path[at] == b'/' && is_out(&path[..at].to_vec()))
+                };
+                let is_in = |path: &TreePath, seen: &Seen| {
+                    disk.selection.includes(path, seen.kind.is_dir())
+                        && !lost.contains(path)
+                        && !is_blocked(path)
+                };
+                let rows = seen.iter().filter(|(path, seen)| self.groups || is_in(path, seen));
+                rows.map(|(path, seen)| (path.clone(), seen.kind.clone(), seen.mode)).collect()
+            };
+            if !self.groups {
+                assert_eq!(files(&disk.seen()), files(&whole), "{} has another part", disk.device);
+            }
+            assert!(disk.staged.is_empty() && disk.journal.is_none());
+            disk.selection = Selection::default();
+        }
+        tell("all devices select everything".to_owned());
+    }
+
     fn heal(&mut self) {
+        if self.parts {
+            self.heal_parts();
+        }
         let n = self.disks.len();
         // A directory that is no longer a group somewhere needs another round.
         let rounds = if self.groups { 3 } else { 2 };
@@ -460,7 +543,7 @@ impl World {
         for text in self.made.difference(&self.gone) {
             assert!(texts.contains(text), "the content {text} was lost");
         }
-        if !self.groups {
+        if !self.groups && !self.parts {
             self.check_links(&texts);
         }
         for path in self.disks[0].files.keys() {
@@ -565,6 +648,13 @@ fn names_of_one_file_stay_together() {
     assert!(run(0..300, World::with_links) > 0);
 }
 
+/// With devices that have parts of the tree, which change.
+#[test]
+fn parts_of_a_tree_lose_nothing_and_change_nothing_else() {
+    run(0..300, World::with_parts);
+    run(0..150, World::with_parts_and_groups);
+}
+
 /// Takes some minutes: `cargo test --lib ten_thousand_seeds -- --ignored`; `SEED` is the first seed.
 #[test]
 #[ignore = "takes minutes"]
@@ -579,6 +669,15 @@ fn ten_thousand_seeds() {
 fn ten_thousand_with_groups() {
     let first = std::env::var("SEED").map_or(0, |seed| seed.parse().expect("a number"));
     run(first..first + 10_000, |seed| World::with_groups(seed).calm());
+}
+
+/// The same with parts of the tree: `cargo test --lib ten_thousand_with_parts -- --ignored`.
+#[test]
+#[ignore = "takes minutes"]
+fn ten_thousand_with_parts() {
+    let first = std::env::var("SEED").map_or(0, |seed| seed.parse().expect("a number"));
+    run(first..first + 10_000, World::with_parts);
+    run(first..first + 10_000, World::with_parts_and_groups);
 }
 
 /// The same with files of several names: `cargo test --lib ten_thousand_with_links -- --ignored`.

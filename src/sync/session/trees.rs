@@ -30,10 +30,12 @@ impl Session {
             if let Some(base) = self.ancestor(replica, id)? {
                 self.pass_on(Some(id), &base, replica)?;
                 self.tell_held(id, &base, replica)?;
+                self.tell_lacking();
                 return self.tell_tree(None, Some(id), &base, &self.mine.clone(), &BTreeSet::new());
             }
         }
         self.pass_on(None, &Tree::default(), replica)?;
+        self.tell_lacking();
         self.tell_tree(None, None, &Tree::default(), &self.mine.clone(), &BTreeSet::new())
     }
 
@@ -166,6 +168,7 @@ impl Session {
         if self.calls {
             self.tell_trees(replica)?;
         }
+        self.they_lack.find(&tree)?;
         self.their_tree = tree;
         self.merge(replica)?;
         self.state = State::Agreed;

@@ -57,7 +57,7 @@ fn a_group_is_taken_whole_or_not_at_all() {
         local.begin(ContentId::of(b"new")).unwrap();
         local.write(b"new").unwrap();
         local.finish(ContentId::of(b"new")).unwrap();
-        let ops = local.groups.plan(&from, &to);
+        let ops = local.rules.groups.plan(&from, &to);
         assert_eq!(ops.len(), 3, "{ops:?}");
         let absent = BTreeMap::new();
         let mut executor =
@@ -168,7 +168,7 @@ fn what_is_not_synced_in_a_group_stays_there() {
     local.begin(ContentId::of(b"new")).unwrap();
     local.write(b"new").unwrap();
     local.finish(ContentId::of(b"new")).unwrap();
-    assert_eq!(local.run(&local.groups.clone().plan(&from, &to)).unwrap(), []);
+    assert_eq!(local.run(&local.rules.groups.clone().plan(&from, &to)).unwrap(), []);
     assert_eq!(
         (a.read(".git/HEAD"), a.read(".git/cache/c"), a.read(".git/hooks.ipc")),
         (b"new".into(), b"c".into(), b"h".into())
@@ -177,7 +177,7 @@ fn what_is_not_synced_in_a_group_stays_there() {
     // Nor does removing the group remove it.
     let from = to.clone();
     to.entries.retain(|path, _| !path.starts_with(b".git"));
-    assert_eq!(local.run(&local.groups.clone().plan(&from, &to)).unwrap(), []);
+    assert_eq!(local.run(&local.rules.groups.clone().plan(&from, &to)).unwrap(), []);
     assert!(!a.at(".git/HEAD").exists() && a.read(".git/cache/c") == b"c");
 }
 
@@ -217,7 +217,7 @@ fn a_group_is_read_at_one_moment() {
         };
         let state = a.dir.path().join("state");
         let mut local =
-            Local::open(&a.at(""), &state, "", &Groups::default(), true, None, Box::new(report)).unwrap();
+            Local::open(&a.at(""), &state, "", &Rules::default(), true, None, Box::new(report)).unwrap();
         let content =
             |path: &str| local.tree.entries.get(path.as_bytes()).and_then(|entry| entry.kind.content());
         match writes {
@@ -253,8 +253,8 @@ fn a_group_that_is_never_at_rest_is_read_while_programs_are_held_up() {
                 }
             });
             let past = Some(Box::new(Kept(&a)) as Box<dyn OldContents>);
-            let (state, groups) = (a.dir.path().join("state"), Groups::default());
-            let opened = Local::open(&a.at(""), &state, "", &groups, true, past, Box::new(|_, _| {}));
+            let (state, rules) = (a.dir.path().join("state"), Rules::default());
+            let opened = Local::open(&a.at(""), &state, "", &rules, true, past, Box::new(|_, _| {}));
             // Meanwhile it has changed.
             std::thread::sleep(std::time::Duration::from_millis(20));
             going.store(false, Ordering::SeqCst);

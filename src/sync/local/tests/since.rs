@@ -17,9 +17,9 @@ fn saw(copy: &Copy, paths: &[(&str, bool)]) {
 /// What a walk finds, by a memory of its own.
 fn walked(copy: &Copy) -> Vec<(String, Kind, u16)> {
     let other = tempfile::tempdir().unwrap();
-    let groups = Groups::default();
+    let rules = copy.rules.lock().unwrap().clone();
     let local =
-        Local::open(&copy.at(""), other.path(), "store", &groups, true, None, Box::new(|_, _| {})).unwrap();
+        Local::open(&copy.at(""), other.path(), "store", &rules, true, None, Box::new(|_, _| {})).unwrap();
     rows(&local.tree)
 }
 

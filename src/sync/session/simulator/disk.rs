@@ -46,6 +46,23 @@ pub(super) struct Disk {
     pub(super) withholds: Option<u8>,
     /// Contents that do not arrive.
     pub(super) absent: BTreeMap<ContentId, String>,
+    pub(super) selection: Selection,
+    /// Whether it may have only a part of its tree.
+    pub(super) partial: bool,
+    /// Whether its disk lacks a part of what it should have.
+    pub(super) lacking: bool,
+    /// The inodes before the last sync.
+    pub(super) inodes_before: BTreeMap<TreePath, Inode>,
+    /// The contents at the paths of `inodes`.
+    pub(super) contents: BTreeMap<TreePath, Option<ContentId>>,
+    /// Paths of `inodes` that are not as in the last tree.
+    pub(super) stale: BTreeSet<TreePath>,
+    /// Contents at paths that were left out.
+    pub(super) aside: BTreeMap<TreePath, Option<ContentId>>,
+    /// Contents that stay since they may be nowhere else.
+    pub(super) kept: BTreeSet<ContentId>,
+    pub(super) here: Option<Tree>,
+    pub(super) will_lack: bool,
 }
 
 impl Disk {
@@ -71,6 +88,16 @@ impl Disk {
             strict: false,
             withholds: None,
             absent: BTreeMap::new(),
+            selection: Selection::default(),
+            partial: false,
+            lacking: false,
+            inodes_before: BTreeMap::new(),
+            contents: BTreeMap::new(),
+            stale: BTreeSet::new(),
+            aside: BTreeMap::new(),
+            kept: BTreeSet::new(),
+            here: None,
+            will_lack: false,
         }
     }
 
@@ -135,36 +162,123 @@ impl Disk {
         let texts = self.texts();
         self.past.extend(texts.into_iter().map(|text| (ContentId::of(text.as_bytes()), text)));
         let last = self.last();
-        let tree = Groups::default().look(
-            &mut self.seen(),
-            &last,
-            self.inodes.clone(),
-            taken,
-            &self.device,
-            self.seq + 1,
-        );
+        let tree = self.tree_of_disk(&last, taken);
         tree.check().unwrap();
         if self.head.is_none() || tree != last {
             self.seq += 1;
             let snapshot = Snapshot::of(tree.root(), self.head, self.device.clone(), self.seq);
             let id = self.dag.add(snapshot)?;
-            self.trees.insert(id, tree);
+            self.trees.insert(id, tree.clone());
             self.head = Some(id);
         }
-        self.inodes = self.files.iter().map(|(path, node)| (path.clone(), (1, node.ino))).collect();
+        self.note_disk(&tree);
         Ok(())
+    }
+
+    /// Returns the tree of the device. Sets the tree of its disk.
+    pub(super) fn tree_of_disk(&mut self, last: &Tree, taken: Option<&Tree>) -> Tree {
+        let (mut seen, seq) = (self.seen(), self.seq + 1);
+        self.partial |= !self.selection.is_all();
+        if !self.partial {
+            self.here = None;
+            return Groups::default().look(&mut seen, last, self.inodes.clone(), taken, &self.device, seq);
+        }
+        let paths: BTreeSet<TreePath> =
+            self.selection.paths(&self.raw_tree(), &Groups::default()).into_iter().cloned().collect();
+        seen.retain(|path, _| paths.contains(path));
+        let mut here = self.inodes.clone();
+        here.retain(|path, _| !self.stale.contains(path));
+        let mut older = self.aside.clone();
+        older.extend(self.stale.iter().filter_map(|path| Some((path.clone(), *self.contents.get(path)?))));
+        let before = presence::Before { last, here: &here, older: &older };
+        let (selection, groups) = (&self.selection, Groups::default());
+        let look = presence::look(selection, &groups, &mut seen, &before, taken, &self.device, seq);
+        look.here.check().unwrap();
+        tell(format!("{} has {:?}; {:?}", self.device, look.here.entries, look.copies));
+        self.here = Some(look.here);
+        look.tree
+    }
+
+    /// Returns the paths of its disk as a tree, to find groups.
+    fn raw_tree(&self) -> Tree {
+        let row = |(path, seen): (TreePath, Seen)| {
+            let Seen { kind, mode, mtime, xattrs, .. } = seen;
+            let ident = super::super::super::tree::Ident::derive(&[&path]);
+            let author = self.device.clone();
+            (path, super::super::super::tree::Entry { ident, author, kind, mode, mtime, xattrs })
+        };
+        Tree { entries: self.seen().into_iter().map(row).collect() }
+    }
+
+    /// Remembers which files are on the disk, after an examination.
+    fn note_disk(&mut self, tree: &Tree) {
+        let old: Vec<_> = self.contents.clone().into_iter().collect();
+        let now: BTreeMap<TreePath, Seen> = self.seen();
+        let is_seen = |path: &TreePath| {
+            self.here.as_ref().is_none_or(|here| here.entries.contains_key(path)) && now.contains_key(path)
+        };
+        self.inodes = now
+            .iter()
+            .filter(|(path, _)| is_seen(path))
+            .map(|(path, seen)| (path.clone(), seen.inode))
+            .collect();
+        self.contents = self.inodes.keys().map(|path| (path.clone(), now[path].kind.content())).collect();
+        let Some(here) = &self.here else { return };
+        let included: BTreeSet<&TreePath> =
+            self.selection.paths(tree, &Groups::default()).into_iter().collect();
+        let is_out = |path: &TreePath| tree.entries.contains_key(path) && !included.contains(path);
+        self.aside.extend(old);
+        self.aside.retain(|path, _| is_out(path));
+        let is_stale = |path: &&TreePath| here.entries.get(*path) != tree.entries.get(*path);
+        self.stale = here.entries.keys().filter(is_stale).cloned().collect();
+        let part = self.selection.part(tree, &Groups::default());
+        self.lacking = !Groups::default().plan(here, &part).is_empty();
+        let whole = tree.entries.keys().all(|path| here.entries.contains_key(path)) && self.stale.is_empty();
+        self.partial = !self.selection.is_all() || !whole;
     }
 
     pub(super) fn commit(&mut self, snapshot: &Snapshot) -> Result<(), SyncError> {
         self.tick()?;
+        let before = self.last();
         self.head = Some(snapshot.id());
         self.journal = None;
         self.staged.clear();
         let tree = self.last();
-        let at = |(path, node): (&TreePath, &Node)| {
-            tree.entries.contains_key(path).then(|| (path.clone(), (1, node.ino)))
+        let ident = |tree: &Tree, path: &TreePath| tree.entries.get(path).map(|entry| entry.ident);
+        let is_same =
+            |path: &TreePath| ident(&tree, path).is_some() && ident(&tree, path) == ident(&before, path);
+        // Files that a user has removed meanwhile are not files that have not arrived.
+        let removed = |path: &TreePath| {
+            self.partial && !self.files.contains_key(path) && !self.stale.contains(path) && is_same(path)
         };
-        self.inodes = self.files.iter().filter_map(at).collect();
+        let removed: Vec<(TreePath, Inode)> = self
+            .inodes
+            .iter()
+            .filter(|(path, _)| removed(path))
+            .map(|(path, at)| (path.clone(), *at))
+            .collect();
+        let seen = self.seen();
+        let included: BTreeSet<&TreePath> =
+            self.selection.paths(&tree, &Groups::default()).into_iter().collect();
+        let at = |(path, now): (&TreePath, &Seen)| {
+            let entry = tree.entries.get(path).filter(|_| included.contains(path))?;
+            Some((path.clone(), now.clone(), entry.clone()))
+        };
+        let rows: Vec<_> = seen.iter().filter_map(at).collect();
+        self.inodes_before = std::mem::take(&mut self.inodes);
+        self.inodes = rows.iter().map(|(path, now, _)| (path.clone(), now.inode)).collect();
+        let old = self.inodes_before.iter().filter_map(|(path, at)| Some((*at, *self.contents.get(path)?)));
+        let old: BTreeMap<Inode, Option<ContentId>> = old.collect();
+        // Not what a user has written since it was examined.
+        let content = |(path, now, entry): &(TreePath, Seen, super::super::super::tree::Entry)| {
+            let known = (now.kind == entry.kind).then(|| entry.kind.content());
+            Some((path.clone(), known.or_else(|| old.get(&now.inode).copied())?))
+        };
+        self.contents = rows.iter().filter_map(content).collect();
+        let stale = rows.iter().filter(|(_, now, entry)| now.kind != entry.kind);
+        self.stale = stale.map(|(path, ..)| path.clone()).collect();
+        self.inodes.extend(removed);
+        self.partial |= self.will_lack;
         Ok(())
     }
 
@@ -189,6 +303,14 @@ impl Disk {
             What::Dir => None,
         };
         self.files.values().filter_map(text).collect()
+    }
+
+    /// Returns the texts of files that it leaves out.
+    pub(super) fn left_out_texts(&self) -> BTreeSet<String> {
+        let tree = self.raw_tree();
+        let part: BTreeSet<&TreePath> = self.selection.paths(&tree, &Groups::default()).into_iter().collect();
+        let out = self.files.keys().filter(|path| !part.contains(path));
+        out.filter_map(|path| self.text_at(path)).collect()
     }
 
     pub(super) fn matches(&self, path: &TreePath, was: &super::super::super::tree::Entry) -> bool {
@@ -361,8 +483,37 @@ impl Replica for Disk {
         Ok(Vec::new())
     }
 
+    fn selection(&self) -> Selection {
+        self.selection.clone()
+    }
+
+    fn is_partial(&self) -> bool {
+        self.partial
+    }
+
+    fn lacks(&self) -> bool {
+        self.partial && self.lacking
+    }
+
+    fn here(&self) -> Option<Tree> {
+        self.here.clone()
+    }
+
+    fn is_used(&self, path: &[u8]) -> bool {
+        self.files.contains_key(path)
+    }
+
+    fn is_staged(&self, content: ContentId) -> bool {
+        self.staged.contains_key(&content)
+    }
+
+    fn take_part(&mut self, lacks: bool, kept: BTreeSet<ContentId>) {
+        (self.will_lack, self.kept) = (lacks, kept);
+    }
+
     fn adopt(&mut self, snapshot: &Snapshot, target: &Tree, ops: &[Op]) -> Result<Done, SyncError> {
         self.trees.insert(snapshot.id(), target.clone());
+        self.partial |= self.will_lack;
         self.journal = Some(snapshot.clone());
         let before = self.last();
         let skipped = adopt::adopt(self, &before, target, ops)?;

@@ -100,7 +100,9 @@ fn run_links(seed: u64) {
 #[ignore = "for the analysis of one seed"]
 fn one_seed() {
     let seed = std::env::var("SEED").expect("SEED says which").parse().expect("a number");
-    for world in [World::new, World::with_groups, World::with_links] {
+    for world in
+        [World::new, World::with_groups, World::with_links, World::with_parts, World::with_parts_and_groups]
+    {
         run(seed..seed + 1, world);
     }
     run(seed..seed + 1, |seed| World::new(seed).calm());

@@ -203,9 +203,20 @@ impl Steps for Disk {
         });
     }
 
-    fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Tree, SyncError> {
-        let (mut seen, inodes) = (self.seen(), self.inodes.clone());
-        Ok(Groups::default().look(&mut seen, before, inodes, Some(agreed), &self.device, self.seq + 1))
+    fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Now, SyncError> {
+        let tree = self.tree_of_disk(before, Some(agreed));
+        Ok(Now { tree, here: self.here.clone() })
+    }
+
+    fn goal(&self, now: &Now, target: &Tree, agreed: &Tree) -> Result<Tree, SyncError> {
+        let Some(here) = &now.here else { return Ok(target.clone()) };
+        let agreed = agreed.contents();
+        let sources = presence::Sources {
+            can_come: &|content| self.staged.contains_key(&content) || self.absent.contains_key(&content),
+            is_elsewhere: &|content| agreed.contains_key(&content) && !self.kept.contains(&content),
+            is_used: &|path| self.files.contains_key(path),
+        };
+        Ok(presence::goal(&self.selection, &Groups::default(), here, target, &sources).tree)
     }
 
     fn stage_for(&mut self, ops: &[Op]) -> Result<(), SyncError> {

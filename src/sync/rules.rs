@@ -1,0 +1,19 @@
+//! Settings of a device for its syncs.
+
+use super::group::Groups;
+use super::selection::Selection;
+
+/// See the module.
+#[derive(Clone, Default)]
+pub struct Rules {
+    /// Entries that are read and changed as a whole.
+    pub groups: Groups,
+    /// The paths that this device syncs.
+    pub selection: Selection,
+}
+
+impl From<Groups> for Rules {
+    fn from(groups: Groups) -> Rules {
+        Rules { groups, ..Rules::default() }
+    }
+}
