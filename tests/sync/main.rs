@@ -5,6 +5,7 @@ mod common;
 
 mod merge_tool;
 mod scenarios;
+mod selective;
 mod since;
 mod sync;
 mod sync_rules;
