@@ -463,7 +463,7 @@ impl Converter {
             self.tree.tell_found(inode, (id, recipe.size()), before, Some(&found), false, finder);
             self.note_stored(inode, id, recipe);
         }
-        self.tree.record_at(inode, id, before, found.path)?;
+        self.tree.record_converted(inode, id, before, found.path)?;
         let stored = taken.convert.then_some(recipe);
         self.indexes.index_content(id, recipe, taken.indexing, || {
             Ok(self.indexes.content_of(stored, file, before))

@@ -139,6 +139,14 @@ impl Tree {
         }
     }
 
+    /// A file has got a recipe: a snapshot has to know it, but programs see no change.
+    pub(crate) fn converted(&self, inode: &Inode) {
+        self.ticks.stir();
+        if inode.on_root_fs && !inode.is_nameless() {
+            self.changes.note_converted(inode.file_id());
+        }
+    }
+
     pub(crate) fn moved(&self, inode: FileId) {
         self.ticks.stir();
         self.changes.note(inode, Change::Moved);

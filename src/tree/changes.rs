@@ -302,17 +302,24 @@ impl Changes {
     }
 
     pub(crate) fn note(&self, inode: FileId, change: Change) {
-        self.list(inode, change);
-        self.news.changed();
-    }
-
-    fn list(&self, inode: FileId, change: Change) {
         let mut state = self.lock();
         match &mut state.numbered {
             Some(numbered) if numbered.inodes.len() >= INODES_MAX => state.numbered = None,
             Some(numbered) => numbered.note(inode, change, requester::served()),
             None => {}
         }
+        Changes::list(&mut state, inode, change);
+        drop(state);
+        self.news.changed();
+    }
+
+    /// The content of an inode got another form: only a snapshot has to know.
+    pub(crate) fn note_converted(&self, inode: FileId) {
+        Changes::list(&mut self.lock(), inode, Change::Touched);
+    }
+
+    /// Lists a change for the next snapshot.
+    fn list(state: &mut State, inode: FileId, change: Change) {
         if !state.on {
             return;
         }

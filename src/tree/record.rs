@@ -12,19 +12,25 @@ use std::path::PathBuf;
 impl Tree {
     /// Records a file's content and directory in the catalog.
     pub(crate) fn record(&self, inode: &Inode, recipe: RecipeId, stat: &Stat) -> Result<()> {
+        self.touched(inode);
         let path = self.backing.relative_path(&inode.path_fd()?)?;
-        self.record_at(inode, recipe, stat, path)
+        self.record_row(inode, recipe, stat, path)
     }
 
-    /// As [`Tree::record`], with the path of the name that the file was opened by.
-    pub(crate) fn record_at(
+    /// The same for a file that is being converted, with the path of the name that it was opened by. Its content was listed as
+    /// changed before.
+    pub(crate) fn record_converted(
         &self,
         inode: &Inode,
         recipe: RecipeId,
         stat: &Stat,
         path: Option<PathBuf>,
     ) -> Result<()> {
-        self.touched(inode);
+        self.converted(inode);
+        self.record_row(inode, recipe, stat, path)
+    }
+
+    fn record_row(&self, inode: &Inode, recipe: RecipeId, stat: &Stat, path: Option<PathBuf>) -> Result<()> {
         let path = match path {
             // That name is gone; it may have others.
             None => self.catalog.finder(&self.backing).path_of(inode.file_id())?,

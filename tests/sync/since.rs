@@ -290,3 +290,68 @@ fn a_new_rule_is_not_missed() {
         assert!(pair.b.at("build/g").exists() && pair.b.at("x.o").exists());
     });
 }
+
+/// Returns whether a sync examined files, and its standard error.
+#[track_caller]
+fn examined(pair: &Pair) -> (bool, String) {
+    let mut command = pair.a.dedupctl();
+    command.arg("sync").arg(pair.b.dir()).arg(pair.a.dir()).env("DEDUPFS_LOG", "debug");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    (log.contains("have changed since the last sync"), log)
+}
+
+/// New directories, a replaced file, a renamed and a removed one: the sync that brings them need not look at them again.
+#[test]
+fn a_sync_does_not_examine_its_own_changes() {
+    as_both(|user| {
+        let pair = Pair::new(user);
+        let at = |path: &str| pair.a.dir().join(path);
+        for dir in ["one", "one/below", "two"] {
+            fs::create_dir(at(dir)).unwrap();
+            for n in 0..20 {
+                fs::write(at(&format!("{dir}/{n}")), format!("{dir} {n}").repeat(50)).unwrap();
+            }
+        }
+        symlink("below/3", at("one/link")).unwrap();
+        pair.sync();
+        pair.assert_same();
+        let (again, log) = examined(&pair);
+        assert!(!again, "{log}");
+        fs::write(at("one/3"), "edited").unwrap();
+        fs::rename(at("one/4"), at("two/moved")).unwrap();
+        fs::remove_file(at("two/5")).unwrap();
+        // The side that made them examines them.
+        pair.sync();
+        pair.assert_same();
+        pair.sync();
+        let (again, log) = examined(&pair);
+        assert!(!again, "{log}");
+        // Files that arrived are ordinary ones.
+        fs::write(pair.b.dir().join("one/below/7"), "edited there").unwrap();
+        fs::remove_dir_all(pair.b.dir().join("two")).unwrap();
+        pair.sync();
+        pair.assert_same();
+        assert_eq!(fs::read(at("one/below/7")).unwrap(), b"edited there");
+    });
+}
+
+/// The daemon never saw them being written.
+#[test]
+fn files_that_a_sync_staged_below_the_mount_are_converted() {
+    as_both(|user| {
+        let pair = Pair::new(user);
+        fs::create_dir(pair.a.dir().join("new")).unwrap();
+        fs::write(pair.b.dir().join("there"), "there before").unwrap();
+        pair.sync();
+        for name in ["new/one", "new/two", "single", "there"] {
+            fs::write(pair.a.dir().join(name), name.repeat(2000)).unwrap();
+        }
+        pair.sync();
+        let status = pair.b.ctl(&["status"]);
+        let number = |field: &str| status[field].as_u64();
+        assert_eq!((number("files"), number("plain_bytes")), (Some(4), Some(0)), "{status}");
+        pair.assert_same();
+    });
+}
