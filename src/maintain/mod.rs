@@ -14,6 +14,7 @@ mod renamed;
 mod renamed_dirs;
 mod repair;
 pub(crate) mod scan;
+mod settle;
 mod snapshot_walk;
 mod strip_records;
 

@@ -18,9 +18,9 @@ use super::unfit::{self, Xattrs};
 use super::wal_index::is_wal_index;
 use crate::backing::stub;
 use crate::beneath::{Parents, Root};
+use assembly::{NewDirectory, Part, parts};
 use ignore::gitignore::Gitignore;
 use links::Links;
-use new_directory::{NewDirectory, Part, parts};
 use opened::Opened;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -31,6 +31,7 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::Arc;
 
+mod assembly;
 mod group_swap;
 mod links;
 mod new_directory;

@@ -134,7 +134,7 @@ impl Copy {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         static COPIES: AtomicUsize = AtomicUsize::new(0);
-        let direct = COPIES.fetch_add(1, Ordering::Relaxed) % 2 == 0;
+        let direct = COPIES.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
         let (past, held, changed) = Default::default();
         // Tests run side by side, so that each copy of a test is of either kind, from one run to the next.
         Copy { dir, past, held, changed, direct, rules: Mutex::default() }
