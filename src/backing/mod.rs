@@ -30,12 +30,6 @@ pub const STATE_DIR: &str = ".dedupfs";
 /// Name of the directory in the root in which a sync assembles arriving files. A file that is renamed from there into the
 /// tree may have been written below the mount.
 pub const STAGING_DIR: &str = ".dedupfs-sync";
-/// Returns whether a path, relative to the root, lies in the staging directory. The daemon converts no file there: a sync changes
-/// them below the mount.
-pub(crate) fn is_staged(path: &Path) -> bool {
-    path.starts_with(STAGING_DIR)
-}
-
 /// Name of the note in the backing root for people who find the bare directory; never shown.
 pub const NOTE: &str = "DEDUPFS-README.txt";
 
@@ -44,6 +38,12 @@ pub(crate) const CTIME_TICK_MS: i64 = 50;
 
 /// The longest value, and the longest list of names, that Linux allows.
 const XATTR_BYTES_MAX: usize = 64 << 10;
+
+/// Returns whether a path, relative to the root, lies in the staging directory. The daemon converts no file there: a sync changes
+/// them below the mount.
+pub(crate) fn is_staged(path: &Path) -> bool {
+    path.starts_with(STAGING_DIR)
+}
 
 /// A directory tree that an overlay lies over.
 pub struct Backing {

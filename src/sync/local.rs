@@ -374,7 +374,7 @@ impl Replica for Local<'_> {
     }
 
     fn is_staged(&self, content: ContentId) -> bool {
-        staging::has(&self.root, content).unwrap_or(false)
+        staging::has(self.staging.place(&self.root), content).unwrap_or(false)
     }
 
     fn take_part(&mut self, lacks: bool, kept: BTreeSet<ContentId>) {

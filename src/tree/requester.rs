@@ -7,9 +7,11 @@ thread_local! {
 }
 
 /// While this is held, the current thread serves a request.
+#[cfg_attr(not(feature = "mount"), allow(dead_code))]
 pub(crate) struct Serving(());
 
 /// Begins to serve a request of the thread with this number, as the kernel names it; 0 if it names none.
+#[cfg_attr(not(feature = "mount"), allow(dead_code))]
 pub(crate) fn serve(thread: u32) -> Serving {
     SERVED.set(thread);
     Serving(())
