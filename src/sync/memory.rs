@@ -167,7 +167,11 @@ impl Memory {
                 let form: Form = postcard::from_bytes(body).map_err(|e| wrong(e.to_string()))?;
                 match form.version {
                     VERSION | VERSION_OF_PART => form,
-                    other => return Err(wrong(format!("version {other}, this program knows {VERSION}"))),
+                    other => {
+                        return Err(wrong(format!(
+                            "version {other}, this program knows {VERSION} and {VERSION_OF_PART}"
+                        )));
+                    }
                 }
             }
             Err(e) if e.kind() == ErrorKind::NotFound => {

@@ -14,7 +14,7 @@ use super::merge::parse_conflict_name;
 use super::names::IGNORE;
 use super::tree::{Tree, TreePath};
 use super::units::Units;
-use globset::{GlobBuilder, GlobMatcher};
+use crate::config::{BadPattern, PathPattern};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -24,26 +24,17 @@ use std::path::Path;
 /// See the module. By default it includes everything.
 #[derive(Clone, Default)]
 pub struct Selection {
-    /// The globs of the components of each pattern; `None` includes everything.
-    only: Option<Vec<Vec<GlobMatcher>>>,
+    /// `None` includes everything.
+    only: Option<Vec<PathPattern>>,
     not: Option<Gitignore>,
     text: String,
-}
-
-/// A pattern that cannot be one.
-#[derive(Debug, thiserror::Error)]
-#[error("{pattern:?}: {reason}")]
-pub struct BadPattern {
-    /// The pattern.
-    pub pattern: String,
-    /// The error.
-    pub reason: String,
 }
 
 impl Selection {
     /// Parses patterns. Without `only`, every path is included that `not` does not leave out.
     pub fn of(only: Option<&[String]>, not: &[String]) -> Result<Selection, BadPattern> {
-        let globs = only.map(|only| only.iter().map(|pattern| components(pattern)).collect::<Result<_, _>>());
+        let patterns =
+            only.map(|only| only.iter().map(|text| PathPattern::of(text)).collect::<Result<_, _>>());
         let mut builder = GitignoreBuilder::new("");
         let bad = |pattern: &str, e: ignore::Error| BadPattern {
             pattern: pattern.to_owned(),
@@ -56,7 +47,7 @@ impl Selection {
         let quoted = |name: &str, all: &[String]| format!("{name} = {all:?}\n");
         let text = [only.map(|only| quoted("only", only)), (!not.is_empty()).then(|| quoted("not", not))];
         Ok(Selection {
-            only: globs.transpose()?,
+            only: patterns.transpose()?,
             not: (!matcher.is_empty()).then_some(matcher),
             text: text.into_iter().flatten().collect(),
         })
@@ -84,12 +75,7 @@ impl Selection {
 
     fn is_asked_for(&self, path: &[u8], is_dir: bool) -> bool {
         let Some(only) = &self.only else { return true };
-        let names: Vec<&OsStr> = path.split(|byte| *byte == b'/').map(OsStr::from_bytes).collect();
-        let fits = |globs: &Vec<GlobMatcher>| {
-            let is_match = globs.iter().zip(&names).all(|(glob, name)| glob.is_match(Path::new(name)));
-            is_match && (names.len() >= globs.len() || is_dir)
-        };
-        only.iter().any(fits)
+        only.iter().any(|pattern| pattern.includes(path, is_dir))
     }
 
     fn is_refused(&self, path: &[u8], is_dir: bool) -> bool {
@@ -124,22 +110,6 @@ impl Selection {
         };
         tree.entries.keys().filter(is_included).collect()
     }
-}
-
-/// Returns the globs of a pattern's components.
-fn components(pattern: &str) -> Result<Vec<GlobMatcher>, BadPattern> {
-    let bad = |reason: &str| BadPattern { pattern: pattern.to_owned(), reason: reason.to_owned() };
-    let inner = pattern.strip_prefix('/').unwrap_or(pattern);
-    let inner = inner.strip_suffix('/').unwrap_or(inner);
-    let glob = |name: &str| match name {
-        "" | "." | ".." => Err(bad("expected a path from the root, like \"/photos/2024*\"")),
-        "**" => Err(bad("a pattern includes everything below it, so `**` is not needed")),
-        name => {
-            let glob = GlobBuilder::new(name).literal_separator(true).build();
-            glob.map(|glob| glob.compile_matcher()).map_err(|e| bad(&e.kind().to_string()))
-        }
-    };
-    inner.split('/').map(glob).collect()
 }
 
 /// Returns `path` with the names that conflicting entries had before.
