@@ -9,6 +9,7 @@ use crate::history::Rules;
 use crate::similarity::methods::Chosen;
 use crate::tree::{BadGlob, Dedup, Policies, Policy, Rule};
 use crate::view::View;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 mod error;
@@ -61,6 +62,12 @@ pub struct Config {
     pub sync_only: Option<Vec<String>>,
     /// The paths that this device does not sync: lines as in a `.gitignore`.
     pub sync_not: Vec<String>,
+    /// Whether owners are synced if this is possible.
+    pub owner: Option<bool>,
+    /// The same for ACLs.
+    pub acl: Option<bool>,
+    /// Names of users and groups on the other side of a sync, and their names here.
+    pub owners: BTreeMap<String, String>,
     /// Published methods for similar files whose indexes are maintained, each once.
     pub methods: Option<Vec<Chosen>>,
 }
@@ -148,6 +155,9 @@ mod tests {
             groups: vec!["*.bundle".to_owned(), "/a \"b\"/".to_owned()],
             sync_only: Some(vec!["/docs".to_owned(), "photos/2024*/".to_owned()]),
             sync_not: vec!["*.iso".to_owned(), "!keep \"x\".iso".to_owned()],
+            owner: Some(false),
+            acl: Some(true),
+            owners: BTreeMap::from([("#1000".to_owned(), "al \"b\"".to_owned())]),
             history: Some(Rules {
                 none: true,
                 hourly: 3,
@@ -245,6 +255,23 @@ mod tests {
         assert!(error.contains("t = w+k-1 = 49") && error.ends_with("on line 1"), "{error}");
         let error = methods("methods = [\"winnow\", \"winnow:k=30\"]").unwrap_err().to_string();
         assert!(error.contains("winnow is there twice"), "{error}");
+    }
+
+    #[test]
+    fn owners_in_a_sync() {
+        let sync = |text: &str| Config::parse(&format!("[sync]\n{text}"));
+        let config = sync("owner = \"off\"\nacl = \"auto\"\nowners = { \"a b\" = \"#0\" }").unwrap();
+        assert_eq!((config.owner, config.acl, config.owners.len()), (Some(false), Some(true), 1));
+        for (text, expected) in [
+            ("owner = \"on\"", "owner \"on\" in [sync]: expected auto or off, on line 2"),
+            ("owners = { \"#-1\" = \"a\" }", "\"#-1\""),
+            ("owners = { a = \"#4294967295\" }", "#4294967295"),
+            ("owners = { a = \"b:c\" }", "b:c"),
+            ("owners = { a = \"x\", b = \"x\" }", "both \"a\" and \"b\" map to \"x\""),
+        ] {
+            let error = sync(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 
     #[test]

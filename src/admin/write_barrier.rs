@@ -82,6 +82,9 @@ pub struct BarrierRow {
     pub size: u64,
     /// Permission bits.
     pub mode: u16,
+    /// Ids of user and group; an earlier version does not report them.
+    #[serde(default)]
+    pub owner: Option<(u32, u32)>,
     /// Last change of the content: seconds and nanoseconds since 1970.
     pub mtime: (i64, u32),
     /// Last change of the inode.
@@ -243,6 +246,7 @@ impl<'a> Seen<'a> {
                 inode: attr.node.0,
                 size: attr.size,
                 mode: attr.perm,
+                owner: Some((attr.uid, attr.gid)),
                 mtime: time(attr.mtime),
                 ctime: time(attr.ctime),
                 target: OsString::from_vec(target).into(),

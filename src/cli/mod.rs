@@ -3,6 +3,7 @@
 //! Exit codes: 0 clean, 1 findings, 2 failed or misused. With `--json` exactly one document goes to
 //! stdout; all else goes to stderr. Only `output` prints.
 
+mod attributes;
 mod background;
 mod check;
 mod commands;

@@ -11,6 +11,7 @@ use crate::control::{Client, ControlError, DaemonInfo};
 use crate::id::{ChunkId, RecipeId};
 use crate::query::Match;
 use crate::sync::SyncError;
+use crate::sync::attributes::acl;
 use crate::sync::memory::Print;
 use crate::sync::old_contents::{Changes, Known, OldContents, Row, RowKind};
 use crate::sync::tree::{ContentId, Time, TreePath, is_xattr};
@@ -97,8 +98,13 @@ impl StoreOldContents {
                 _ => RowKind::Other,
             },
             mode: row.mode,
+            owner: row.owner,
             print: Print { ino, size, mtime, ctime, fresh: false, content: None, recipe: None },
-            xattrs: row.xattrs.into_iter().filter(|(name, _)| is_xattr(name)).collect(),
+            xattrs: row
+                .xattrs
+                .into_iter()
+                .filter(|(name, _)| is_xattr(name) || acl::is_xattr(name))
+                .collect(),
         })
     }
 }

@@ -1,5 +1,6 @@
 //! A directory as a replica of a sync: an existing mount, or a private mount for the duration of the sync.
 
+use super::attributes::Attributes;
 use super::error::CliError;
 use super::leftovers::{self, TEMPORARY};
 use super::old_contents::StoreOldContents;
@@ -9,7 +10,9 @@ use crate::config::Config;
 use crate::control::{self, ControlError, DaemonInfo, Found};
 use crate::repo::{InitOptions, Layout, Repo};
 use crate::sync::Local;
+use crate::sync::accounts::NameMap;
 use crate::sync::group::Groups;
+use crate::sync::owners::Owners;
 use crate::sync::proto::{NEW_DIRECTORY, NEW_OVERLAY};
 use crate::sync::rules::Rules;
 use crate::sync::scan::Report;
@@ -18,6 +21,7 @@ use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Maximum time to wait until the private mount of another sync is gone.
@@ -183,9 +187,17 @@ impl Plain {
         Ok(Some(Plain { tree, feature: NEW_DIRECTORY }))
     }
 
-    pub(super) fn replica<'a>(&self, force: bool, report: Box<Report<'a>>) -> Result<Local<'a>, CliError> {
+    pub(super) fn replica<'a>(
+        &self,
+        force: bool,
+        attributes: Attributes,
+        report: Box<Report<'a>>,
+    ) -> Result<Local<'a>, CliError> {
+        let sees = attributes.sees(&self.tree, None, &Config::default())?;
+        let owners = Arc::new(Owners::new(sees, &NameMap::new()));
+        let rules = Rules { owners, ..Rules::default() };
         let nothing = self.tree.join(STATE_DIR).join(SYNC);
-        let mut local = Local::look_at(&self.tree, &nothing, "", &Rules::default(), force, None, report)?;
+        let mut local = Local::look_at(&self.tree, &nothing, "", &rules, force, None, report)?;
         local.features = vec![self.feature.to_owned()];
         Ok(local)
     }
@@ -281,6 +293,7 @@ impl Mounted {
         &self,
         force: bool,
         dry: bool,
+        attributes: Attributes,
         report: Box<Report<'a>>,
     ) -> Result<Local<'a>, CliError> {
         let (info, backing, state) = (self.info.clone(), self.backing.clone(), self.state.clone());
@@ -289,29 +302,31 @@ impl Mounted {
         let disk = disk.map_err(|e| CliError::io("open", &self.info.root, &e.into()))?.into();
         let past = Box::new(StoreOldContents { info, backing, state, disk });
         let open = if dry { Local::look_at } else { Local::open };
-        let rules = self.rules()?;
+        let rules = self.rules(Some(attributes))?;
         Ok(open(&self.tree, &self.memory, &self.info.store, &rules, force, Some(past), report)?)
     }
 
     /// Returns the groups in its settings.
     pub(super) fn groups(&self) -> Result<Groups, CliError> {
-        self.rules().map(|rules| rules.groups)
+        self.rules(None).map(|rules| rules.groups)
     }
 
-    /// Returns its settings for syncs.
-    fn rules(&self) -> Result<Rules, CliError> {
+    /// Returns its settings for syncs; with `attributes`, also those for owners and ACLs.
+    fn rules(&self, attributes: Option<Attributes>) -> Result<Rules, CliError> {
         let path = self.state.join("config.toml");
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Rules::default()),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(e) => return Err(CliError::io("read", &path, &e)),
         };
         let config = Config::parse(&text).map_err(|e| CliError::new(format!("{}: {e}", path.display())))?;
         let wrong = |e: &dyn std::fmt::Display| CliError::new(format!("{}: {e}", path.display()));
+        let sees = attributes.map(|attributes| attributes.sees(&self.tree, Some(self.info.pid), &config));
+        let owners = Arc::new(Owners::new(sees.transpose()?.unwrap_or_default(), &config.owners));
         let groups = Groups::of(config.groups).map_err(|e| wrong(&e))?;
         let selection =
             Selection::of(config.sync_only.as_deref(), &config.sync_not).map_err(|e| wrong(&e))?;
-        Ok(Rules { groups, selection })
+        Ok(Rules { groups, selection, owners })
     }
 
     /// Ends the private mount.

@@ -1,3 +1,4 @@
+use super::attributes::Attributes;
 use super::error::CliError;
 use super::home::home;
 use super::output::Output;
@@ -41,6 +42,8 @@ pub(super) struct Serve {
     /// Only compare
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    attributes: Attributes,
     /// Allow the overlay in a system directory, in another user's home, or above mounts
     #[arg(long)]
     force_root: bool,
@@ -118,11 +121,11 @@ impl Serve {
         if self.dry_run
             && let Some(plain) = replica::Plain::find(&self.dir, &self.init())?
         {
-            let mut local = plain.replica(self.force, Box::new(|_, _| {}))?;
+            let mut local = plain.replica(self.force, self.attributes, Box::new(|_, _| {}))?;
             return answer(&mut local, None, from, to).map(drop);
         }
         let mounted = replica::open(&self.dir, Some(&self.init()))?;
-        let mut local = mounted.replica(self.force, self.dry_run, Box::new(|_, _| {}))?;
+        let mut local = mounted.replica(self.force, self.dry_run, self.attributes, Box::new(|_, _| {}))?;
         if let Some(expected) = self.expect.as_ref().filter(|_| !made) {
             self.check_device(expected, local.device().as_str())?;
         }
@@ -148,7 +151,7 @@ impl Serve {
         let (mut to, mut hello) = (to.clone(), None);
         loop {
             watcher.busy();
-            let mut local = mounted.replica(self.force, false, Box::new(|_, _| {}))?;
+            let mut local = mounted.replica(self.force, false, self.attributes, Box::new(|_, _| {}))?;
             if let Some(expected) = &self.expect {
                 self.check_device(expected, local.device().as_str())?;
             }

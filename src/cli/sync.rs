@@ -1,3 +1,4 @@
+use super::attributes::Attributes;
 use super::error::CliError;
 use super::host::{check_host, parse_host};
 use super::met::Met;
@@ -36,9 +37,11 @@ mod watch;
     and `dedupctl conflicts` resolves the conflict. A sync compares every file before it overwrites it. Run an interrupted\n\
     sync again to continue it. PEER must exist; `--create` creates it. Files that match .dedupfsignore (like .gitignore)\n\
     are not synced. `only` and `not` in [sync] of config.toml say which part of the tree this device has.\n\
+    As root, owners and ACLs are synced by name; `owners` under [sync] in config.toml maps names of the\n\
+    other side to names here.\n\
     Exit code 1: there are conflicts, or files that could not be synced completely; the sync names each of them.\n\
     Example: dedupctl sync ann@server:/data\n         dedupctl sync --dry-run --pull /mnt/disk/copy /data\n         \
-    dedupctl sync --watch ann@server:/data"
+    dedupctl sync --watch ann@server:/data\n         dedupctl sync --no-acl root@backup:/srv"
 )]
 pub(super) struct Sync {
     /// The other copy
@@ -66,6 +69,8 @@ pub(super) struct Sync {
     /// Give up after this long without a sign from the other side
     #[arg(long, value_name = "SECONDS", default_value_t = pipe::SILENCE_SECONDS, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
+    #[command(flatten)]
+    attributes: Attributes,
     /// Create the directory PEER if it is missing
     #[arg(long)]
     create: bool,
@@ -231,7 +236,7 @@ impl Sync {
             };
             meter.show(&step);
         });
-        let mut local = mounted.replica(self.force, self.dry_run, report)?;
+        let mut local = mounted.replica(self.force, self.dry_run, self.attributes, report)?;
         local.notes.drain(..).for_each(|note| out.note(&plain(&note)));
         Ok(local)
     }
@@ -347,7 +352,8 @@ impl Sync {
             ("--force-root", self.force_root),
             ("--watch", self.watch),
         ];
-        let flags = flags.iter().filter(|(_, set)| *set).map(|(flag, _)| (*flag).to_owned());
+        let flags = flags.into_iter().chain(self.attributes.flags());
+        let flags = flags.filter(|(_, set)| *set).map(|(flag, _)| (*flag).to_owned());
         let expect = expected.map(|device| format!("--expect={device}"));
         let flags: Vec<String> = flags.chain([format!("--timeout={}", self.timeout)]).chain(expect).collect();
         if let Some((host, dir)) = parse_host(peer).filter(|_| !Path::new(peer).exists()) {

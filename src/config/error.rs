@@ -88,6 +88,17 @@ pub enum ConfigError {
     /// A pattern of paths that are not synced.
     #[error("not {0:?} in [sync]: {1}")]
     Not(String, String),
+    /// Not a choice whether owners or ACLs are synced.
+    #[error("{0} {1:?} in [sync]: expected auto or off")]
+    Attribute(&'static str, String),
+    /// Not the name of an account.
+    #[error("owners {0:?} in [sync]: expected the name of a user or group, or `#` and an id, like \"#1000\"")]
+    Account(String),
+    /// Two names of the other side have one name here.
+    #[error(
+        "owners in [sync]: both {0:?} and {1:?} map to {2:?}, so the way back is not clear; remove one of them"
+    )]
+    AccountTwice(String, String, String),
     /// The file is not TOML of the expected form.
     #[error("{0}")]
     Form(String),

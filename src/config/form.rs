@@ -14,6 +14,7 @@ use crate::tree::Rule;
 use crate::view::View;
 use globset::GlobBuilder;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use toml::Spanned;
 
 /// Minimum similarity of two names for one to be a typing error of the other. The same as in clap.
@@ -50,6 +51,9 @@ struct SyncForm {
     only: Option<Spanned<Vec<Spanned<String>>>>,
     #[serde(default)]
     not: Vec<Spanned<String>>,
+    owner: Option<Spanned<String>>,
+    acl: Option<Spanned<String>>,
+    owners: Option<Spanned<BTreeMap<String, String>>>,
 }
 
 #[derive(Deserialize)]
@@ -140,6 +144,9 @@ impl Config {
             groups: groups.collect::<Result<_, _>>()?,
             sync_only: source.optional(sync.only, |only| source.only(only))?,
             sync_not: not.collect::<Result<_, _>>()?,
+            owner: source.optional(sync.owner, |text| parse_attribute("owner", text))?,
+            acl: source.optional(sync.acl, |text| parse_attribute("acl", text))?,
+            owners: source.optional(sync.owners, parse_owners)?.unwrap_or_default(),
             rules: rules.collect::<Result<_, _>>()?,
         })
     }
@@ -305,6 +312,32 @@ fn parse_methods(names: Names) -> Result<Vec<Chosen>, ConfigError> {
         chosen.push(method);
     }
     Ok(chosen)
+}
+
+fn parse_attribute(setting: &'static str, text: String) -> Result<bool, ConfigError> {
+    match text.as_str() {
+        "auto" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(ConfigError::Attribute(setting, text)),
+    }
+}
+
+/// Checks the names of accounts on the other side, and their names here.
+fn parse_owners(owners: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, ConfigError> {
+    let is_account = |name: &str| match name.strip_prefix('#') {
+        Some(id) => id.parse::<u32>().is_ok_and(|number| number != u32::MAX && number.to_string() == id),
+        None => !name.is_empty() && !name.contains([':', ',']) && !name.contains(char::is_control),
+    };
+    let mut theirs: BTreeMap<&String, &String> = BTreeMap::new();
+    for (there, here) in &owners {
+        if let Some(bad) = [there, here].into_iter().find(|name| !is_account(name)) {
+            return Err(ConfigError::Account(bad.clone()));
+        }
+        if let Some(other) = theirs.insert(here, there) {
+            return Err(ConfigError::AccountTwice(other.clone(), there.clone(), here.clone()));
+        }
+    }
+    Ok(owners)
 }
 
 /// Suggests the setting that a misspelt name resembles most. The parser's message has the unknown name first, then the

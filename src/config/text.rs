@@ -83,12 +83,23 @@ impl Config {
         };
         let some = |values: &Vec<String>| !values.is_empty();
         let is_set = some(&self.groups) || some(&self.sync_not) || self.sync_only.is_some();
+        let is_set = is_set || self.owner.or(self.acl).is_some() || !self.owners.is_empty();
         let sync = if is_set { "[sync]" } else { "# [sync]" };
         let groups = Some(&self.groups).filter(|groups| some(groups));
         let groups = list("groups", groups, "[\"*.photoslibrary\", \"/mail/index\"]");
         let only = list("only", self.sync_only.as_ref(), "[\"/docs\", \"/photos/2024*\"]");
         let not = Some(&self.sync_not).filter(|not| some(not));
         let not = list("not", not, "[\"/docs/huge\", \"*.iso\"]");
+        let attribute = |name: &str, value: Option<bool>| match value {
+            None => format!("# {name} = \"auto\""),
+            Some(on) => format!("{name} = \"{}\"", if on { "auto" } else { "off" }),
+        };
+        let (owner, acl) = (attribute("owner", self.owner), attribute("acl", self.acl));
+        let rows = self.owners.iter().map(|(there, here)| (there.clone(), toml::Value::from(here.clone())));
+        let owners = match self.owners.is_empty() {
+            true => "# owners = { \"alice\" = \"al\", \"#1000\" = \"bob\" }".to_owned(),
+            false => format!("owners = {}", toml::Value::Table(rows.collect())),
+        };
         let history = history_text(self.history.as_ref());
         let rules: String = match self.rules.is_empty() {
             true => EXAMPLE_RULES.to_owned(),
@@ -177,7 +188,13 @@ impl Config {
              # between two slashes matches one name), and `not` these (lines as in a .gitignore). Other devices keep the\n\
              # rest. Without these settings everything is synced.\n\
              {only}\n\
-             {not}\n",
+             {not}\n\
+             \n\
+             # Whether a sync by root carries owners, and ACLs: \"auto\", or \"off\". `owners` has names of users and groups on\n\
+             # the other side, and their names here; \"#1000\" stands for an id without a name.\n\
+             {owner}\n\
+             {acl}\n\
+             {owners}\n",
             dedup_text(dedup)
         )
     }

@@ -84,6 +84,9 @@ pub enum SyncError {
         /// The defect.
         reason: String,
     },
+    /// The peer is of an earlier version, which does not take owners and ACLs.
+    #[error("the other side's dedupfs is older: it cannot take the owners and ACLs that this tree has")]
+    WithoutOwners,
     /// Another sync holds the lock of this replica.
     #[error("{0}: another sync is under way")]
     Busy(String),
@@ -144,6 +147,7 @@ impl SyncError {
             SyncError::Silent(_) => {
                 "check that it still runs; the part that arrived is not sent again, and `--timeout` sets the limit"
             }
+            SyncError::WithoutOwners => "install this release on the other side",
             SyncError::Protocol { .. } => "use the same release of dedupfs on both sides",
             SyncError::Itself(_) => {
                 "give another directory; if this is a copy made with its .dedupfs, remove .dedupfs/sync in the copy"

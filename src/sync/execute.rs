@@ -6,8 +6,11 @@
 //! and reported; no later step then removes a content that this one should have moved.
 
 use super::adopt::Skipped;
+use super::attributes::is_reserved as is_reserved_attribute;
 use super::error::SyncError;
+use super::halfway::OWNER;
 use super::inodes::{self, Scarce};
+use super::owners::Owners;
 use super::plan::Op;
 use super::print::{Print, ino, print, unchanged};
 use super::scan::{self, is_ignored};
@@ -15,6 +18,7 @@ use super::selection::Selection;
 use super::staging::{Staging, copy_with_holes, whole};
 use super::tree::{ContentId, Entry, Kind, TreePath, is_reserved, join, shown, split};
 use super::unfit::{self, Xattrs};
+use super::waiting::Left;
 use super::wal_index::is_wal_index;
 use crate::backing::stub;
 use crate::beneath::{Parents, Root};
@@ -29,9 +33,11 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 mod assembly;
+mod attributes;
 mod group_swap;
 mod links;
 mod new_directory;
@@ -62,6 +68,9 @@ pub struct Executor<'a> {
     absent: &'a BTreeMap<ContentId, String>,
     /// By inode: xattrs that did not fit; `None` for an inode that has all of its xattrs.
     pub unfit: BTreeMap<u64, Option<(Xattrs, Errno)>>,
+    owners: &'a Owners,
+    /// By inode: owners and ACLs that could not be set; empty for an inode that has all of its attributes.
+    pub waiting: BTreeMap<u64, Left>,
     /// Directories that could not be put in place, and the reasons: nothing can be put into them.
     lost: BTreeMap<TreePath, String>,
     inodes: Scarce,
@@ -76,6 +85,15 @@ pub struct Executor<'a> {
     /// Runs between the last examination of a path and its step.
     #[cfg(test)]
     pub between: Option<Between<'a>>,
+}
+
+fn file_type(kind: &Kind) -> FileType {
+    match kind {
+        Kind::Dir => FileType::Directory,
+        Kind::File { .. } => FileType::RegularFile,
+        Kind::Symlink(_) => FileType::Symlink,
+        Kind::Fifo => FileType::Fifo,
+    }
 }
 
 /// Returns how many steps need each staged content.
@@ -94,6 +112,7 @@ impl<'a> Executor<'a> {
         staging: &'a mut Staging,
         prints: &'a mut BTreeMap<TreePath, Print>,
         absent: &'a BTreeMap<ContentId, String>,
+        owners: &'a Owners,
     ) -> Result<Executor<'a>, SyncError> {
         let patterns = scan::patterns(root)?;
         let links = Links::of(prints);
@@ -110,6 +129,8 @@ impl<'a> Executor<'a> {
             opened: Opened::default(),
             absent,
             unfit: BTreeMap::new(),
+            owners,
+            waiting: BTreeMap::new(),
             lost: BTreeMap::new(),
             inodes: Scarce::default(),
             kept_dirs: false,
@@ -307,6 +328,7 @@ impl<'a> Executor<'a> {
         let mode = Mode::from_raw_mode(u32::from(entry.mode) | 0o700);
         rustix::fs::mkdirat(&dir, name, mode).map_err(refused(path, "make"))?;
         self.put_metadata(path, &Entry { mode: entry.mode | 0o700, ..entry.clone() }, FileType::Directory)?;
+        self.give_owner(path, entry, split(path).0)?;
         self.touch(path);
         self.note(path, None)
     }
@@ -464,6 +486,7 @@ impl<'a> Executor<'a> {
         }
         if link.is_none() {
             self.take_prepared(entry);
+            self.give_owner(path, entry, split(path).0)?;
         }
         self.touch(path);
         self.note(path, entry.kind.content())
@@ -481,6 +504,9 @@ impl<'a> Executor<'a> {
     fn replace(&mut self, path: &TreePath, was: &Entry, entry: &Entry, link: Option<&TreePath>) -> Step {
         self.check(path, was)?;
         let new = self.prepare(path, entry, link)?;
+        if link.is_none() {
+            self.give_owner(&new, entry, path)?;
+        }
         #[cfg(test)]
         self.between.iter_mut().for_each(|happens| happens(path));
         if let Err(e) = self.rename_to(&new, path, RenameFlags::EXCHANGE) {
@@ -561,22 +587,28 @@ impl<'a> Executor<'a> {
     }
 
     fn set_metadata(&mut self, path: &TreePath, was: &Entry, entry: &Entry) -> Step {
+        // After the last step that changes names in a new directory, it gets its mode.
+        let opened = entry.kind.is_dir() && entry.mode & OWNER != OWNER;
+        if !opened && self.owners.are_same(was, entry) {
+            return Ok(());
+        }
         self.check(path, was)?;
         let content = self.prints.get(path).and_then(|known| known.content);
-        let kind = match was.kind {
-            Kind::Dir => FileType::Directory,
-            Kind::File { .. } => FileType::RegularFile,
-            Kind::Symlink(_) => FileType::Symlink,
-            Kind::Fifo => FileType::Fifo,
-        };
-        self.put_metadata(path, entry, kind)?;
+        self.put_metadata(path, entry, file_type(&was.kind))?;
         if let (Kind::Dir, Some(known)) = (&was.kind, self.prints.get(path)) {
             self.opened.forget(known.ino);
+        }
+        // Makes it durable.
+        match was.kind {
+            Kind::Dir => drop(self.touched.insert(path.clone())),
+            Kind::Symlink(_) | Kind::Fifo => self.touch(path),
+            Kind::File { .. } => {}
         }
         self.note(path, content)
     }
 
-    /// Sets mode, xattrs and time, in this order, since each changes the one after it. Makes them durable for a file.
+    /// Sets owner, xattrs, ACLs, mode and time, in this order, since each changes the ones after it. Makes them durable for a
+    /// file.
     fn put_metadata(&mut self, path: &TreePath, entry: &Entry, kind: FileType) -> Step {
         self.put_metadata_at(self.root, path, entry, kind, true).map(drop)
     }
@@ -596,6 +628,7 @@ impl<'a> Executor<'a> {
         if matches!(kind, FileType::Symlink | FileType::Fifo) {
             // Neither of these can be opened safely.
             let (dir, name) = place.parent(path).map_err(refused(path, "open"))?;
+            self.put_owner_at(&dir, name, path, entry)?;
             if kind == FileType::Fifo {
                 let mode = Mode::from_raw_mode(entry.mode.into());
                 rustix::fs::chmodat(&dir, name, mode, AtFlags::empty())
@@ -611,8 +644,8 @@ impl<'a> Executor<'a> {
         if FileType::from_raw_mode(stat.st_mode) != kind {
             return Err(changed());
         }
-        self.put_xattrs(&fd, ino(&stat), path, entry)?;
-        rustix::fs::fchmod(&fd, Mode::from_raw_mode(entry.mode.into()))
+        self.put_xattrs(&fd, &stat, path, entry)?;
+        rustix::fs::fchmod(&fd, Mode::from_raw_mode(self.owners.mode(entry).into()))
             .map_err(refused(path, "set the mode of"))?;
         if kind == FileType::RegularFile {
             rustix::fs::futimens(&fd, &times).map_err(refused(path, "set the time of"))?;
@@ -623,25 +656,28 @@ impl<'a> Executor<'a> {
         Ok(ino(&stat))
     }
 
-    /// Sets xattrs, and remembers those that do not fit.
-    fn put_xattrs(&mut self, fd: &impl std::os::fd::AsFd, ino: u64, path: &TreePath, entry: &Entry) -> Step {
+    /// Sets xattrs, owner and ACLs, and remembers those that do not fit or wait.
+    fn put_xattrs(&mut self, fd: &impl AsFd, stat: &Stat, path: &TreePath, entry: &Entry) -> Step {
         let mut names = vec![0; 64 << 10];
         let len = match rustix::fs::flistxattr(fd, &mut names[..]) {
             Ok(len) => len,
             Err(Errno::NOTSUP) => 0,
             Err(e) => return Err(refused(path, "list the xattrs of")(e)),
         };
-        for name in names[..len].split(|byte| *byte == 0) {
+        let names: Vec<&[u8]> = names[..len].split(|byte| *byte == 0).collect();
+        for name in &names {
             // Below the mount, a file that the daemon has converted must stay as it is.
-            if name == stub::XATTR.as_bytes() {
+            if *name == stub::XATTR.as_bytes() {
                 return Err(changed());
             }
-            if super::tree::is_xattr(name) && !entry.xattrs.contains_key(name) {
-                rustix::fs::fremovexattr(fd, name).map_err(refused(path, "remove an xattr of"))?;
+            if super::tree::is_xattr(name) && !entry.xattrs.contains_key(*name) {
+                rustix::fs::fremovexattr(fd, *name).map_err(refused(path, "remove an xattr of"))?;
             }
         }
-        let unfit = unfit::set(fd, path, &entry.xattrs)?;
-        self.unfit.insert(ino, unfit);
-        Ok(())
+        let mut xattrs = entry.xattrs.clone();
+        xattrs.retain(|name, _| !is_reserved_attribute(name));
+        let unfit = unfit::set(fd, path, &xattrs)?;
+        self.unfit.insert(ino(stat), unfit);
+        self.put_owner(fd, stat, path, entry, &names)
     }
 }

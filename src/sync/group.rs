@@ -9,6 +9,7 @@
 //! - Entries moved into a group or out of it count as created and deleted.
 //! - Pure: no I/O.
 
+use super::attributes::{self, RESERVED, is_reserved};
 use super::device::Device;
 use super::halfway;
 use super::identify::{self, Inode, Seen};
@@ -254,9 +255,8 @@ struct Folds {
     /// A directory that is a group in one of the trees is one in all.
     dirs: BTreeSet<Ident>,
     rows: BTreeMap<ContentId, Vec<(usize, Rows)>>,
-    /// The groups of the first tree, by ident.
-    first: BTreeMap<Ident, Rows>,
-    trees: usize,
+    /// The groups of each tree, by ident.
+    trees: Vec<BTreeMap<Ident, Rows>>,
 }
 
 fn kinds(tree: &Tree) -> Vec<(&TreePath, &Kind)> {
@@ -270,14 +270,17 @@ fn is_git_index(rows: &Rows, suffix: &[u8]) -> bool {
 }
 
 /// Returns a hash that identifies the state of a group. The group's own mode and xattrs are left out, since they are
-/// merged separately. Without `exact`, times and git's index are left out too, since they make no difference.
+/// merged separately. Without `exact`, times and git's index are left out too, since they make no difference, and owners and
+/// ACLs, which are merged file by file.
 fn digest(rows: &Rows, exact: bool) -> ContentId {
     let told: Vec<_> = rows
         .iter()
         .filter(|(suffix, _)| exact || !is_git_index(rows, suffix))
         .map(|(suffix, row)| {
             let apart = suffix[..] == *ITSELF;
-            let meta = (!apart).then_some((row.mode, &row.xattrs));
+            let counts = |(name, _): &(&Vec<u8>, &Vec<u8>)| exact || !is_reserved(name);
+            let xattrs: BTreeMap<&Vec<u8>, &Vec<u8>> = row.xattrs.iter().filter(counts).collect();
+            let meta = (!apart).then_some((row.mode, xattrs));
             (suffix, &row.kind, meta, exact.then_some(row.mtime))
         })
         .collect();
@@ -294,12 +297,12 @@ impl Folds {
                 dirs.extend(entry.kind.is_dir().then_some(entry.ident));
             }
         }
-        Folds { dirs, rows: BTreeMap::new(), first: BTreeMap::new(), trees: 0 }
+        Folds { dirs, rows: BTreeMap::new(), trees: Vec::new() }
     }
 
     /// Returns `tree` with each group folded into one file.
     fn fold(&mut self, groups: &Groups, tree: &Tree, exact: bool) -> Tree {
-        let mut folded = tree.clone();
+        let (mut folded, mut by_ident) = (tree.clone(), BTreeMap::new());
         let is_one =
             |path: &[u8]| tree.entries.get(path).is_some_and(|entry| self.dirs.contains(&entry.ident));
         for (path, members) in groups.find(&kinds(tree), &is_one) {
@@ -310,7 +313,7 @@ impl Folds {
                 rows.insert(suffix, tree.entries[&member].clone());
             }
             let itself = rows[ITSELF].clone();
-            let before = self.first.get(&itself.ident);
+            let before = self.trees.first().and_then(|first| first.get(&itself.ident));
             // The author of the new entries in the group, if there are any.
             let new = |(suffix, row): &(&Vec<u8>, &Entry)| {
                 before.is_none_or(|rows| rows.get(*suffix) != Some(*row))
@@ -324,12 +327,10 @@ impl Folds {
             folded
                 .entries
                 .insert(path, Entry { author: author.clone(), kind, mtime: (0, 0), ..itself.clone() });
-            if self.trees == 0 {
-                self.first.insert(itself.ident, rows.clone());
-            }
-            self.rows.entry(content).or_default().push((self.trees, rows));
+            by_ident.insert(itself.ident, rows.clone());
+            self.rows.entry(content).or_default().push((self.trees.len(), rows));
         }
-        self.trees += 1;
+        self.trees.push(by_ident);
         folded
     }
 
@@ -389,6 +390,7 @@ impl Folds {
                     let known = renamed.get(&row.ident).copied();
                     entry.ident = known.unwrap_or_else(|| if taken { again() } else { row.ident });
                     renamed.insert(row.ident, entry.ident);
+                    self.merge_owners(itself.ident, suffix, &mut entry);
                 }
                 let at = [&path[..], suffix].concat();
                 self.make_room(&mut merged, &at);
@@ -398,6 +400,25 @@ impl Folds {
         }
         merged.conflicts.sort();
         merged
+    }
+
+    /// Merges owner and ACLs of a file in the group `ident` that both sides have.
+    fn merge_owners(&self, ident: Ident, suffix: &[u8], entry: &mut Entry) {
+        let row = |tree: usize| self.trees.get(tree)?.get(&ident)?.get(suffix);
+        let (Some(left), Some(right)) = (row(1), row(2)) else { return };
+        for name in RESERVED {
+            let of = |row: &Entry| row.xattrs.get(name).cloned();
+            let (base, left, right) = (row(0).and_then(of), of(left), of(right));
+            let merged = match () {
+                () if left == right || base == right => left,
+                () if base == left => right,
+                () => attributes::merge(name, base.as_ref(), left.as_ref(), right.as_ref()),
+            };
+            match merged {
+                Some(value) => drop(entry.xattrs.insert(name.to_vec(), value)),
+                None => drop(entry.xattrs.remove(name)),
+            }
+        }
     }
 
     /// Moves an entry that the other side created under the name of a database's file to a conflict name.

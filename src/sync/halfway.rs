@@ -4,6 +4,7 @@
 //! inode and some to the old one; this is not a user's change. Nor is the owner's write permission that a step gave a
 //! directory. Pure.
 
+use super::attributes::same_xattrs;
 use super::tree::{Entry, Ident, Tree, TreePath, join, split};
 use std::collections::BTreeMap;
 
@@ -51,8 +52,9 @@ pub fn without_half_taken(before: &Tree, now: &Tree, agreed: &Tree) -> Tree {
             continue;
         }
         // Each of its names belongs, in the agreed tree, to a file with that content.
-        let taken =
-            |goal: &Entry| (&goal.kind, goal.mode, &goal.xattrs) == (&entry.kind, entry.mode, &entry.xattrs);
+        let taken = |goal: &Entry| {
+            (&goal.kind, goal.mode) == (&entry.kind, entry.mode) && same_xattrs(&goal.xattrs, &entry.xattrs)
+        };
         let goals: Vec<_> = paths.iter().map(|path| new.at(now, path).filter(|goal| taken(goal))).collect();
         let Some(Some(goal)) = goals.first() else { continue };
         let one = goals.iter().all(|other| other.is_some_and(|other| other.ident == goal.ident));

@@ -17,8 +17,8 @@ use super::rules::Rules;
 use super::scan::Report;
 use super::selection::Selection;
 use super::since::Since;
-use super::staging::{self, Staging};
-use super::tree::{ContentId, Entry, Tree, TreePath};
+use super::staging::{self, Expected, Staging};
+use super::tree::{ContentId, Entry, Time, Tree, TreePath};
 use super::unfit::{self, Lacking, Xattrs};
 use super::version::{Dag, Snapshot, SnapshotId};
 use crate::beneath::Root;
@@ -68,6 +68,9 @@ pub struct Local<'a> {
     /// The text of `.dedupfsignore`, and of the one in the tree that is to be taken.
     patterns: String,
     left_out: Option<String>,
+    /// Times of directories that the peer sent, and directories in which steps changed names.
+    their_times: BTreeMap<TreePath, Time>,
+    touched: BTreeSet<TreePath>,
     /// Contents that are sent from a copy, since their files have changed.
     copied: BTreeSet<ContentId>,
     /// Features of this side for the peer: [`Replica::features`].
@@ -95,6 +98,7 @@ impl<'a> Local<'a> {
         unfit::retry(&local.root, &mut local.memory.unfit);
         let agreed = local.end_what_was_begun()?;
         local.snapshot(agreed.as_ref(), force)?;
+        local.set_what_waited()?;
         Ok(local)
     }
 
@@ -149,6 +153,8 @@ impl<'a> Local<'a> {
             rules: Rules::default(),
             patterns: String::new(),
             left_out: None,
+            their_times: BTreeMap::new(),
+            touched: BTreeSet::new(),
             copied: BTreeSet::new(),
             features: Vec::new(),
         }
@@ -470,7 +476,8 @@ impl Replica for Local<'_> {
                 troubles.entry(path.clone()).or_insert_with(|| unfit::reason(xattrs, None));
             }
         }
-        troubles.into_iter().collect()
+        let waiting = if end { self.reasons_to_wait() } else { Vec::new() };
+        troubles.into_iter().chain(waiting).collect()
     }
 
     fn has_staged(&self) -> bool {
@@ -484,9 +491,14 @@ impl Replica for Local<'_> {
 
     fn expect(&mut self, entries: HashMap<ContentId, Entry>) {
         // An unreadable file could not be opened again.
-        let is_plain = |entry: &Entry| entry.xattrs.is_empty() && entry.mode & 0o400 != 0;
-        let plain = entries.into_iter().filter(|(_, entry)| is_plain(entry));
-        self.staging.expected = plain.map(|(content, entry)| (content, (entry.mode, entry.mtime))).collect();
+        let plain = entries.into_iter().filter(|(_, entry)| self.rules.owners.mode(entry) & 0o400 != 0);
+        let expected = |(content, entry): (ContentId, Entry)| {
+            let (owner, mode_here) =
+                (self.rules.owners.only_owner(&entry.xattrs)?, self.rules.owners.mode(&entry));
+            let Entry { mode, mtime, xattrs, .. } = entry;
+            Some((content, Expected { mode, mtime, owner, xattrs, mode_here }))
+        };
+        self.staging.expected = plain.filter_map(expected).collect();
     }
 
     fn have(&mut self, content: ContentId, path: &TreePath, most: usize) -> Result<Vec<Tag>, SyncError> {
@@ -494,6 +506,14 @@ impl Replica for Local<'_> {
             return Ok(Vec::new());
         }
         self.staging.chunks_of(&self.root, content, path, most)
+    }
+
+    fn directory_time(&self, path: &TreePath) -> Option<Time> {
+        self.memory.cache.get(path).map(|print| print.mtime)
+    }
+
+    fn set_directory_times(&mut self, times: BTreeMap<TreePath, Time>) {
+        self.their_times = times;
     }
 
     fn adopt(&mut self, snapshot: &Snapshot, target: &Tree, ops: &[Op]) -> Result<Done, SyncError> {
@@ -509,7 +529,9 @@ impl Replica for Local<'_> {
         self.memory.partial |= self.will_lack;
         self.memory.save_part()?;
         self.memory.save()?;
+        let times = self.times_to_set(&before, target);
         let skipped = adopt::adopt(self, &before, target, ops)?;
+        self.set_times(&times)?;
         match skipped.iter().any(|step| step.again) {
             _ if skipped.is_empty() => {
                 self.commit(snapshot)?;
@@ -561,6 +583,8 @@ mod looking;
 mod part;
 mod source;
 mod steps;
+mod times;
+mod waiting;
 
 #[cfg(test)]
 mod tests;

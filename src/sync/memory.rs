@@ -8,6 +8,8 @@
 //! | `since` | the moment after which the daemon of the mount lists changes (`since.rs`); not synced, since no daemon outlives a power cut |
 //! | `part` | for a replica that has only a part of its tree: files that differ from the tree, the states of files that were left out since, and contents that may be nowhere else |
 //! | `unfit` | xattrs that the filesystem has no room for, by inode |
+//! | `waiting` | owners and ACLs that this machine could not set, by inode |
+//! | `sees` | whether the head's tree has the owners and ACLs of this directory |
 //! | `spool` | temporary: deltas in transfer, former contents |
 //! | `lock` | held by a sync |
 //!
@@ -19,11 +21,14 @@ pub use super::print::Print;
 use super::device::Device;
 use super::error::SyncError;
 use super::identify::Inode;
+use super::owners::Sees;
 use super::since::Since;
 use super::tree::{ContentId, RootHash, Tree, TreePath};
 use super::unfit::Unfit;
 use super::version::{Dag, Snapshot, SnapshotId};
+use super::waiting::AllWaiting;
 use rustix::fs::FlockOperation;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -102,6 +107,10 @@ pub struct Memory {
     pub past: BTreeMap<ContentId, [u8; 16]>,
     /// Xattrs that the filesystem has no room for.
     pub unfit: Unfit,
+    /// Owners and ACLs that this machine could not set.
+    pub waiting: AllWaiting,
+    /// The attributes that this device saw when it examined the directory for the head.
+    pub saw: Sees,
     /// The moment of the head, if there is one.
     pub since: Option<Since>,
     /// Whether the replica may have only a part of its tree.
@@ -117,7 +126,17 @@ pub struct Memory {
     last_trees: RefCell<VecDeque<(SnapshotId, Tree)>>,
     /// In a memory that must not write: the files it would have written, by name.
     unwritten: Option<RefCell<BTreeMap<String, Vec<u8>>>>,
-    _lock: Option<File>,
+    _lock: Option<Lock>,
+}
+
+/// The lock of a sync, until this is dropped.
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // A process that another thread starts has a copy of the descriptor for a moment.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
 }
 
 impl Memory {
@@ -130,8 +149,7 @@ impl Memory {
         let lock = dir.join("lock");
         let lock_file =
             File::options().create(true).append(true).open(&lock).map_err(|e| io("open", &lock, e))?;
-        lock_it(&lock_file, dir)?;
-        let memory = Memory::read(dir, None, Some(lock_file))?;
+        let memory = Memory::read(dir, None, Some(lock_it(lock_file, dir)?))?;
         // Stores the replica's name from the beginning.
         memory.save()?;
         Ok(memory)
@@ -145,14 +163,14 @@ impl Memory {
             Err(e) if e.kind() == ErrorKind::NotFound => None,
             Err(e) => return Err(SyncError::io("open", lock.display().to_string(), e)),
         };
-        lock.iter().try_for_each(|lock| lock_it(lock, dir))?;
+        let lock = lock.map(|lock| lock_it(lock, dir)).transpose()?;
         Memory::read(dir, Some(RefCell::default()), lock)
     }
 
     fn read(
         dir: &Path,
         unwritten: Option<RefCell<BTreeMap<String, Vec<u8>>>>,
-        lock: Option<File>,
+        lock: Option<Lock>,
     ) -> Result<Memory, SyncError> {
         let path = dir.join("state");
         let wrong = |reason: String| SyncError::State { object: path.display().to_string(), reason };
@@ -185,15 +203,16 @@ impl Memory {
             }
             Err(e) => return Err(SyncError::io("read", path.display().to_string(), e)),
         };
-        let unfit = std::fs::read(dir.join("unfit"))
-            .ok()
-            .and_then(|bytes| read_sum(&bytes, |body| postcard::from_bytes(body).ok()));
+        let unfit = read_small(dir, "unfit");
+        let (waiting, saw) = (read_small(dir, "waiting"), read_small(dir, "sees"));
         let since = std::fs::read(dir.join("since"))
             .ok()
             .and_then(|bytes| read_sum(&bytes, |body| postcard::from_bytes::<Option<Since>>(body).ok()?));
         Ok(Memory {
             dir: dir.to_owned(),
             unfit: unfit.unwrap_or_default(),
+            waiting: waiting.unwrap_or_default(),
+            saw: saw.unwrap_or_default(),
             device: form.device,
             seq: form.seq,
             head: form.head,
@@ -325,11 +344,33 @@ impl Memory {
 
     /// Writes the xattrs that do not fit, if there are or were any.
     pub fn save_unfit(&self) -> Result<(), SyncError> {
-        if self.unfit.is_empty() && !self.dir.join("unfit").exists() {
-            return Ok(());
+        match self.unfit.is_empty() && !self.dir.join("unfit").exists() {
+            true => Ok(()),
+            false => self.put_small("unfit", &self.unfit),
         }
-        let body = postcard::to_allocvec(&self.unfit).expect("xattrs can be encoded");
-        self.put("unfit", &[&blake3::hash(&body).as_bytes()[..], &body].concat())
+    }
+
+    /// Sets and writes the owners and ACLs that could not be set.
+    pub fn set_waiting(&mut self, waiting: AllWaiting) -> Result<(), SyncError> {
+        if waiting != self.waiting {
+            self.put_small("waiting", &waiting)?;
+            self.waiting = waiting;
+        }
+        Ok(())
+    }
+
+    /// Sets and writes the attributes that this device sees.
+    pub fn set_saw(&mut self, saw: Sees) -> Result<(), SyncError> {
+        if saw != self.saw {
+            self.put_small("sees", &saw)?;
+            self.saw = saw;
+        }
+        Ok(())
+    }
+
+    fn put_small(&self, name: &str, value: &impl Serialize) -> Result<(), SyncError> {
+        let body = postcard::to_allocvec(value).expect("values can be encoded");
+        self.put(name, &[&blake3::hash(&body).as_bytes()[..], &body].concat())
     }
 
     /// Returns an empty file, which is gone when it is closed.
@@ -453,15 +494,20 @@ impl Memory {
     }
 }
 
-fn lock_it(lock: &File, dir: &Path) -> Result<(), SyncError> {
-    rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| SyncError::Busy(dir.display().to_string()))
+fn lock_it(lock: File, dir: &Path) -> Result<Lock, SyncError> {
+    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| SyncError::Busy(dir.display().to_string()))?;
+    Ok(Lock(lock))
 }
 
 /// Verifies the hash in front of a body, and calls `read` on the body.
 fn read_sum<T>(bytes: &[u8], read: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
     let (sum, body) = bytes.split_at_checked(32)?;
     if blake3::hash(body).as_bytes() == sum { read(body) } else { None }
+}
+
+fn read_small<T: DeserializeOwned>(dir: &Path, name: &str) -> Option<T> {
+    read_sum(&std::fs::read(dir.join(name)).ok()?, |body| postcard::from_bytes(body).ok())
 }
 
 fn read_cache(bytes: &[u8]) -> Option<Cache> {

@@ -12,6 +12,7 @@
 //!   name that one side turned into a separate file without a change still follows the other side's changes.
 //! - Memory: one more copy of the three trees, by ident.
 
+use super::attributes::{self, same_xattrs};
 use super::device::Device;
 use super::tree::{Entry, Ident, Kind, NAME_BYTES_MAX, Time, Tree, TreePath, join, split};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -107,15 +108,19 @@ fn decide_xattrs(base: Option<&Item>, left: &Item, right: &Item) -> BTreeMap<Vec
     let of = |item: &Item, name: &[u8]| item.xattrs.get(name).cloned();
     let value = |name: &Vec<u8>| {
         let base = base.map(|base| of(base, name));
-        // A value beats none, and the greater value beats the other.
-        three(base.as_ref(), &of(left, name), &of(right, name), |a, b| a.clone().max(b.clone()))
+        three(base.as_ref(), &of(left, name), &of(right, name), |a, b| match attributes::is_reserved(name) {
+            true => attributes::merge(name, base.as_ref().and_then(Option::as_ref), a.as_ref(), b.as_ref()),
+            // A value beats none, and the greater value beats the other.
+            false => a.clone().max(b.clone()),
+        })
     };
     names.into_iter().filter_map(|name| Some((name.clone(), value(name)?))).collect()
 }
 
 /// Returns whether the side that still has a file changed it so that a deletion by the other side must not remove it.
 fn beats_deletion(base: &Node, now: &Node) -> bool {
-    let content = base.item.kind != now.item.kind || base.item.xattrs != now.item.xattrs;
+    // An owner or ACL is no reason to keep a file.
+    let content = base.item.kind != now.item.kind || !same_xattrs(&base.item.xattrs, &now.item.xattrs);
     // Removing a name is a deletion too.
     let moved = !now.places.is_subset(&base.places);
     content || (!now.item.kind.is_dir() && (base.item.mode != now.item.mode || moved))
@@ -132,7 +137,7 @@ fn parted_from(now: &Node, base: &Side, in_base: &BTreeMap<&Place, Ident>) -> Op
 
 /// Merges a name that one side turned into a separate file: it follows the other side's changes of the original file.
 fn follow(now: &Node, was: &Node, other: Option<&Node>) -> Option<Node> {
-    let changed = now.item.mode != was.item.mode || now.item.xattrs != was.item.xattrs;
+    let changed = now.item.mode != was.item.mode || !same_xattrs(&now.item.xattrs, &was.item.xattrs);
     let left = |place: &&Place| {
         let stays = other.is_some_and(|other| other.places.contains(*place));
         changed || stays || !was.places.contains(*place)

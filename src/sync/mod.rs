@@ -7,9 +7,10 @@
 //!   |     group                                pure: entries that are merged and changed as one
 //!   |     merge, plan, guard, halfway          pure: three trees -> one; one tree -> another, in steps
 //!   |     selection, presence                  pure: a device that has only a part of its tree
-//!   |     version, tree, identify              pure: descent of snapshots; entries of a directory
+//!   |     version, tree, identify, attributes  pure: descent of snapshots; entries of a directory
 //!   v
-//!  local     a directory as a replica          -- scan, memory, old_contents, staging, execute, unfit
+//!  local     a directory as a replica          -- scan, memory, old_contents, staging, execute, unfit,
+//!                                                 owners (accounts, waiting, unseen)
 //! ```
 //!
 //! [`delta`] encodes contents against contents that the receiver has; `batch` connects it to a session.
@@ -21,7 +22,9 @@
 //!
 //! docs/sync.md has the protocol, the semantics, and what a peer can and cannot do.
 
+pub mod accounts;
 pub mod adopt;
+pub mod attributes;
 pub mod batch;
 pub mod conflicts;
 pub mod content;
@@ -46,6 +49,7 @@ pub mod memory;
 pub mod merge;
 mod names;
 pub mod old_contents;
+pub mod owners;
 pub mod pipe;
 pub mod plan;
 pub mod presence;
@@ -64,7 +68,9 @@ pub mod tree;
 pub mod two_versions;
 pub mod unfit;
 pub mod units;
+mod unseen;
 pub mod version;
+pub mod waiting;
 pub mod wal_index;
 
 pub use error::SyncError;

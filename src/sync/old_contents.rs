@@ -27,7 +27,9 @@ pub struct Row {
     pub mode: u16,
     /// Inode, length and times; without a hash.
     pub print: Print,
-    /// Xattrs of directories, and of files whose content is included.
+    /// The ids of user and group, if the daemon knows them.
+    pub owner: Option<(u32, u32)>,
+    /// Xattrs of directories, and of files whose content is included, with those of ACLs.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 

@@ -12,7 +12,7 @@ use super::device::Device;
 use super::error::{Silence, SyncError};
 use super::known::Telling;
 use super::plan::Summary;
-use super::tree::RootHash;
+use super::tree::{RootHash, Time};
 use super::version::{Snapshot, SnapshotId};
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read, Write};
@@ -55,6 +55,9 @@ pub struct Options {
 pub const NEW_OVERLAY: &str = "new overlay";
 /// In a [`Hello`]: the directory does not exist.
 pub const NEW_DIRECTORY: &str = "new directory";
+
+/// In a [`Hello`]: the side takes trees with owners and ACLs.
+pub const OWNERS: &str = "owners";
 
 /// The first message of a side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -234,6 +237,8 @@ messages! {
     Wake(()) = 21,
     /// Contents of the sender's tree that it does not have, by rank, as runs: how many ranks to skip, and how many follow.
     Lacks(Vec<(u32, u32)>) = 22,
+    /// Times of the sender's directories, by their numbers in the agreed tree.
+    Times(Vec<(u32, Time)>) = 23,
 }
 
 impl Message {
@@ -242,7 +247,11 @@ impl Message {
         let body = self.body();
         debug_assert!(body.len() <= FRAME_BYTES_MAX);
         let flags = match self {
-            Message::Withheld(_) | Message::Troubles(_) | Message::Took(_) | Message::Lacks(_) => OPTIONAL,
+            Message::Withheld(_)
+            | Message::Troubles(_)
+            | Message::Took(_)
+            | Message::Lacks(_)
+            | Message::Times(_) => OPTIONAL,
             _ => 0,
         };
         [&(body.len() as u32).to_le_bytes()[..], &[self.number(), flags], &body].concat()

@@ -7,7 +7,7 @@ use super::group::Groups;
 use super::plan::Op;
 use super::proto::Done;
 use super::selection::Selection;
-use super::tree::{ContentId, Entry, Tree, TreePath};
+use super::tree::{ContentId, Entry, Time, Tree, TreePath};
 use super::version::{Dag, Snapshot, SnapshotId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -112,6 +112,12 @@ pub trait Replica: Source + Sink {
     fn take_troubles(&mut self, _end: bool) -> Vec<(TreePath, String)> {
         Vec::new()
     }
+    /// Returns the time of a directory of its tree, if it is known.
+    fn directory_time(&self, _path: &TreePath) -> Option<Time> {
+        None
+    }
+    /// Sets the times that directories get if the next [`Replica::adopt`] creates them or changes names in them.
+    fn set_directory_times(&mut self, _times: BTreeMap<TreePath, Time>) {}
     /// Changes the tree by `ops` into `target`, with staged contents. If no step was skipped, `snapshot` becomes its
     /// state; if some stay skipped, its state becomes a snapshot of its own. From here on it completes without the
     /// peer.

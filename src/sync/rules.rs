@@ -1,7 +1,9 @@
 //! Settings of a device for its syncs.
 
 use super::group::Groups;
+use super::owners::Owners;
 use super::selection::Selection;
+use std::sync::Arc;
 
 /// See the module.
 #[derive(Clone, Default)]
@@ -10,6 +12,8 @@ pub struct Rules {
     pub groups: Groups,
     /// The paths that this device syncs.
     pub selection: Selection,
+    /// Owners and ACLs, and the names of accounts.
+    pub owners: Arc<Owners>,
 }
 
 impl From<Groups> for Rules {

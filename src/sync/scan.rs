@@ -5,9 +5,11 @@
 //! unchanged: ignoring a file is not deleting it. The same holds for unreadable files and directories, and for a file
 //! that changes during every attempt to read it; the user gets a message about these.
 
+use super::attributes::{OWNER, Values, acl};
 use super::error::{self, SyncError};
 use super::identify::Seen;
 use super::old_contents::Row;
+use super::owners::Owners;
 use super::print::{Print, ino, print, unchanged};
 use super::rules::Rules;
 use super::tree::{ContentId, Kind, Time, Tree, TreePath, is_reserved, is_xattr, join, shown, split};
@@ -144,7 +146,8 @@ pub fn scan(
     let patterns = parse_patterns(&text)?;
     let device = rustix::fs::fstat(root.fd()).map_err(|e| error::on("look at", b".", e))?.st_dev;
     let chosen = Chosen::new(root, rules);
-    let look = Look { root, known, patterns: &patterns, chosen: &chosen, device, below };
+    let owners = &*rules.owners;
+    let look = Look { root, known, patterns: &patterns, chosen: &chosen, device, below, owners };
     let mut scan = Scan { patterns: text, ..Scan::default() };
     scan.walk(&look, TreePath::new(), report)?;
     scan.settle_groups(&look, &rules.groups, last, at_barrier, report)?;
@@ -165,6 +168,7 @@ struct Look<'a> {
     chosen: &'a Chosen<'a>,
     device: u64,
     below: Option<&'a dyn Examine>,
+    owners: &'a Owners,
 }
 
 impl Scan {
@@ -360,11 +364,12 @@ impl Scan {
             }
         };
         let mtime = if kind.is_dir() { (0, 0) } else { print.mtime };
-        let xattrs = match kind {
-            _ if xattrs_below.is_some() => xattrs_below.unwrap_or_default(),
-            Kind::File { .. } | Kind::Dir => xattrs(root, &path)?,
+        let mut xattrs = match kind {
+            _ if xattrs_below.is_some() => with_acls(xattrs_below.unwrap_or_default(), look.owners),
+            Kind::File { .. } | Kind::Dir => xattrs(root, &path, look.owners)?,
             _ => BTreeMap::new(),
         };
+        xattrs.extend(look.owners.owner(stat.st_uid, stat.st_gid).map(|owner| (OWNER.to_vec(), owner)));
         let mode = match kind {
             Kind::Symlink(_) => 0o777,
             _ => (stat.st_mode & 0o1777) as u16,
@@ -454,8 +459,16 @@ impl Scan {
     }
 }
 
-/// Returns the xattrs that are synced.
-pub(super) fn xattrs(root: &Root, path: &TreePath) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, SyncError> {
+/// Translates ACLs among xattrs.
+fn with_acls(xattrs: Values, owners: &Owners) -> Values {
+    let (acls, mut xattrs): (Values, Values) = xattrs.into_iter().partition(|(name, _)| acl::is_xattr(name));
+    let acls = acls.iter().filter_map(|(name, value)| owners.acl(name, value));
+    xattrs.extend(acls.map(|(name, text)| (name.to_vec(), text)));
+    xattrs
+}
+
+/// Returns the xattrs that are synced, and the ACLs.
+pub(super) fn xattrs(root: &Root, path: &TreePath, owners: &Owners) -> Result<Values, SyncError> {
     let fd = match root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
         Ok(fd) => fd,
         Err(Errno::NOENT | Errno::LOOP) => return Ok(BTreeMap::new()),
@@ -469,12 +482,13 @@ pub(super) fn xattrs(root: &Root, path: &TreePath) -> Result<BTreeMap<Vec<u8>, V
         Err(e) => return Err(error::on("list the xattrs of", path, e)),
     };
     let mut value = vec![0; 64 << 10];
-    for name in names[..len].split(|byte| *byte == 0).filter(|name| is_xattr(name)) {
+    let is_read = |name: &&[u8]| is_xattr(name) || (owners.sees.acl && acl::is_xattr(name));
+    for name in names[..len].split(|byte| *byte == 0).filter(is_read) {
         match rustix::fs::fgetxattr(&fd, name, &mut value[..]) {
             Ok(len) => drop(xattrs.insert(name.to_vec(), value[..len].to_vec())),
             Err(Errno::NODATA) => {}
             Err(e) => return Err(error::on("read an xattr of", path, e)),
         }
     }
-    Ok(xattrs)
+    Ok(with_acls(xattrs, owners))
 }

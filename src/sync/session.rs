@@ -33,10 +33,10 @@ use super::merge::{Conflict, Merged};
 use super::plan::{Op, Summary};
 use super::presence::Goal;
 use super::proto::{
-    Agreed, Asked, DeltaPart, Direction, Done, Failure, Hello, Message, Options, PROTOCOL, Took,
+    Agreed, Asked, DeltaPart, Direction, Done, Failure, Hello, Message, OWNERS, Options, PROTOCOL, Took,
 };
 use super::replica::Replica;
-use super::tree::{ContentId, RootHash, Tree, TreePath};
+use super::tree::{ContentId, RootHash, Time, Tree, TreePath};
 use super::version::{Dag, Snapshot, SnapshotId};
 use lacking::Lacking;
 use leaving::Leaving;
@@ -52,6 +52,7 @@ mod nothing;
 mod part;
 mod partly;
 mod room;
+mod times;
 mod trees;
 mod way;
 
@@ -133,6 +134,8 @@ pub struct Session {
     undelivered: BTreeSet<u32>,
     /// The arrived contents of those that were announced without their hashes.
     hashes: BTreeMap<ContentId, ContentId>,
+    /// Times of directories that the peer sent, by their numbers in the agreed tree.
+    their_times: Vec<(u32, Time)>,
     /// Whether contents that could not be decoded were requested again: by this side, and by the other.
     asked_again: (bool, bool),
     /// Contents that do not arrive, and the reasons.
@@ -212,6 +215,7 @@ impl Session {
             arriving: None,
             undelivered: BTreeSet::new(),
             hashes: BTreeMap::new(),
+            their_times: Vec::new(),
             asked_again: (false, false),
             absent: BTreeMap::new(),
             took: None,
@@ -325,6 +329,7 @@ impl Session {
             (_, Message::Troubles(troubles)) => {
                 self.hear_troubles(troubles);
             }
+            (_, Message::Times(times)) => self.take_times(times)?,
             (State::Taken | State::Done, Message::Took(took)) => self.took = Some(took),
             // Discards contents that do not fit, up to their end.
             (
@@ -418,7 +423,8 @@ impl Session {
         let ignored = ignored::feature(&replica.patterns());
         let room = replica.free_bytes().and_then(room::room_feature);
         let features = replica.features().into_iter().chain(replica.groups().features());
-        let features = features.chain(ignored).chain(room).chain(lacking::features(replica)).collect();
+        let features = features.chain(ignored).chain(room).chain(lacking::features(replica));
+        let features = features.chain([OWNERS.to_owned()]).collect();
         let (store, device) = (replica.store(), replica.device());
         self.past.greet(&device);
         let known = self.past.tell(&known(replica));
@@ -522,6 +528,9 @@ impl Session {
                 false => Ok(false),
             };
         }
+        if !self.options.dry_run {
+            self.tell_times(replica);
+        }
         if self.takes() {
             self.collect_wants(replica)?;
         }
@@ -583,6 +592,8 @@ impl Session {
         replica.leave_out(&self.left_out);
         let lacks = !(self.goal.missing.is_empty() && self.goal.blocked.is_empty());
         replica.take_part(lacks, std::mem::take(&mut self.goal.kept));
+        let times = self.directory_times();
+        replica.set_directory_times(times);
         let done = match self.takes() {
             true if !self.nothing => replica.adopt(&snapshot, &self.merged.tree, &self.ops)?,
             _ => Done::default(),

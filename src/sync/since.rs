@@ -18,7 +18,7 @@ pub struct Since {
     pub moment: String,
     /// The snapshot that the directory had.
     pub head: SnapshotId,
-    /// [`rules`] of then.
+    /// [`rules()`] of then.
     pub rules: [u8; 32],
     /// Sockets and devices. Every sync names them to the user.
     pub unsupported: Vec<TreePath>,
@@ -26,10 +26,11 @@ pub struct Since {
     pub left_out: u64,
 }
 
-/// Returns a hash of the rules for entries and how they are examined: the text of `.dedupfsignore`, the groups and the
-/// selection.
+/// Returns a hash of the rules for entries and how they are examined: the text of `.dedupfsignore`, the groups, the selection,
+/// the attributes that are seen, and the names of accounts.
 pub fn rules(patterns: &str, rules: &Rules) -> [u8; 32] {
-    let told = (patterns, rules.groups.features(), rules.selection.text());
+    let Rules { groups, selection, owners } = rules;
+    let told = (patterns, groups.features(), selection.text(), owners.sees, owners.map());
     let told = postcard::to_allocvec(&told).expect("texts can be encoded");
     *blake3::Hasher::new_derive_key("dedupfs sync rules").update(&told).finalize().as_bytes()
 }

@@ -15,20 +15,25 @@
 //! - each of these names is used only once;
 //! - an entry that came out of the tree is removed through the mount.
 
+use super::attributes::acl::{ACCESS_XATTR, DEFAULT_XATTR};
 use super::content::{Cutter, Tag};
 use super::error;
 use super::error::SyncError;
 use super::print::ino;
 use super::tree::{ContentId, STAGING, Time, TreePath, join, shown, split};
 use super::unfit::Xattrs;
+use super::waiting::Left;
 use crate::beneath::{Parents, Root};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+
+/// The owner of files that this process creates, if it may set owners. The staging has no set-group-id bit.
+const ROOT: (u32, u32) = (0, 0);
 
 /// Size of the pieces that are checked for zeros.
 const HOLE_BYTES: usize = 64 << 10;
@@ -42,8 +47,8 @@ pub struct Staging {
     chunks: HashMap<Tag, (u32, u64, u32)>,
     bases: Vec<TreePath>,
     begun: Option<(ContentId, Begun)>,
-    /// Mode and time of the one file that each content becomes, if they are known before the content arrives.
-    pub expected: HashMap<ContentId, (u16, Time)>,
+    /// The metadata of the one file that each content becomes, if they are known before the content arrives.
+    pub expected: HashMap<ContentId, Expected>,
     /// The common beginning of the swap names of this sync, and the number of the last one.
     swaps: Option<(String, u64)>,
     /// Contents with a part from an interrupted attempt.
@@ -64,6 +69,20 @@ enum Begun {
 /// Maximum length in bytes of a content that arrives in memory.
 const SMALL_BYTES: usize = 64 << 10;
 
+/// The metadata that a content gets when it is written.
+pub struct Expected {
+    /// Permission bits.
+    pub mode: u16,
+    /// Time.
+    pub mtime: Time,
+    /// The ids of user and group, if they are set.
+    pub owner: Option<(u32, u32)>,
+    /// Xattrs as the tree has them; none of them needs a call of its own.
+    pub xattrs: Xattrs,
+    /// The permission bits that it gets here.
+    pub mode_here: u16,
+}
+
 /// The metadata that a whole content has got.
 pub struct Prepared {
     /// Whether it is durable with them.
@@ -78,6 +97,8 @@ pub struct Prepared {
     pub xattrs: Xattrs,
     /// Those of them that did not fit.
     pub unfit: Option<(Xattrs, Errno)>,
+    /// Owner and ACL, if they could not be set.
+    pub waiting: Left,
 }
 
 /// Returns the path of a name in the staging directory.
@@ -164,9 +185,23 @@ pub fn hash(root: &Root, path: &TreePath) -> Result<Option<ContentId>, SyncError
 /// Makes the directory.
 fn make(root: &Root) -> Result<(), SyncError> {
     match root.make_dir(STAGING.as_bytes(), Mode::from_raw_mode(0o700)) {
-        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Ok(()) => {
+            inherit_nothing(root);
+            Ok(())
+        }
+        Err(Errno::EXIST) => Ok(()),
         Err(e) => Err(error::on("make", STAGING.as_bytes(), e)),
     }
+}
+
+/// Files in the staging must not inherit the default ACL or the group of the root.
+fn inherit_nothing(root: &Root) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let Ok(dir) = root.open_at(STAGING.as_bytes(), flags, Mode::empty()) else { return };
+    // Without a default ACL, or without ACLs at all, there is nothing to remove.
+    let _ = rustix::fs::fremovexattr(&dir, DEFAULT_XATTR);
+    let _ = rustix::fs::fremovexattr(&dir, ACCESS_XATTR);
+    let _ = rustix::fs::fchmod(&dir, Mode::from_raw_mode(0o700));
 }
 
 /// Writes `bytes`, and skips zeros, so that holes stay holes. The caller must set the length if the file ends with
@@ -499,17 +534,21 @@ impl Staging {
         self.has_whole(root, content)
     }
 
-    /// Gives a content the mode and time of the file that it becomes.
+    /// Gives a content the owner, mode and time of the file that it becomes.
     fn set_expected(&mut self, content: ContentId, file: &File) -> io::Result<()> {
-        let Some((mode, mtime)) = self.expected.remove(&content) else { return Ok(()) };
-        rustix::fs::fchmod(file, Mode::from_raw_mode(mode.into()))?;
+        let Some(expected) = self.expected.remove(&content) else { return Ok(()) };
+        let Expected { mode, mtime, owner, xattrs, mode_here } = expected;
+        if let Some((uid, gid)) = owner.filter(|owner| *owner != ROOT) {
+            rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        }
+        rustix::fs::fchmod(file, Mode::from_raw_mode(mode_here.into()))?;
         let time = |(tv_sec, nsec): Time| Timespec { tv_sec, tv_nsec: nsec.into() };
         let atime = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
         let times = Timestamps { last_access: atime, last_modification: time(mtime) };
         rustix::fs::futimens(file, &times)?;
         let ino = ino(&rustix::fs::fstat(file)?);
-        let (xattrs, unfit) = (Xattrs::default(), None);
-        self.prepared.insert(content, Prepared { synced: false, ino, mode, mtime, xattrs, unfit });
+        let (unfit, waiting) = (None, Left::default());
+        self.prepared.insert(content, Prepared { synced: false, ino, mode, mtime, xattrs, unfit, waiting });
         Ok(())
     }
 

@@ -6,10 +6,12 @@
 //! - An *ident* identifies a file independent of its path: it survives renames, and hard links share it. So two trees
 //!   reveal a rename.
 //! - An *author* is the device that made a content; it names the loser of a conflict.
-//! - Not part of a tree: owners, times of directories (they change with every entry), xattrs outside `user.`,
+//! - Owners and ACLs are among the xattrs, under names that [`super::attributes`] has.
+//! - Not part of a tree: times of directories (they change with every entry), other xattrs outside `user.`,
 //!   set-user-id and set-group-id bits, device nodes, sockets. So a peer cannot gain rights.
 //! - Memory: about 200 bytes an entry plus its path.
 
+use super::attributes::{self, Place};
 use super::device::Device;
 use super::shared_map::SharedMap;
 use crate::beneath;
@@ -171,7 +173,7 @@ pub struct Entry {
     pub mode: u16,
     /// The time of the last change of the content; (0, 0) for directories.
     pub mtime: Time,
-    /// Xattrs of the namespace `user.`: names and values.
+    /// Xattrs of the namespace `user.`, and [`super::attributes`]: names and values.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -354,8 +356,16 @@ impl Tree {
             if entry.xattrs.len() > XATTRS_MAX || bytes > XATTR_BYTES_MAX {
                 return wrong("too many xattrs");
             }
-            if entry.xattrs.keys().any(|name| !is_xattr(name)) {
-                return wrong("an xattr that is not synced");
+            let place = match entry.kind {
+                Kind::Dir => Place::Dir,
+                Kind::File { .. } => Place::File,
+                Kind::Symlink(_) | Kind::Fifo => Place::Other,
+            };
+            let is_good = |(name, value): (&Vec<u8>, &Vec<u8>)| {
+                is_xattr(name) || attributes::is_valid(name, value, place)
+            };
+            if !entry.xattrs.iter().all(is_good) {
+                return wrong("an xattr that is not synced, or an owner or ACL that cannot be");
             }
             // Two directories are never one, and hard links are of one type.
             if kinds.insert(entry.ident, entry.kind.is_dir()).is_some_and(|dir| dir || entry.kind.is_dir()) {
@@ -457,5 +467,15 @@ mod tests {
         let mut secret = file(1);
         secret.xattrs.insert(b"security.capability".to_vec(), vec![]);
         assert!(matches!(tree(&[(b"a", secret)]).check(), Err(TreeError::Entry(..))));
+        for (name, value, good) in [
+            (&b"owner"[..], &b"alice:users"[..], true),
+            (b"owner", b"alice", false),
+            (b"acl", b"group::r--", true),
+            (b"default-acl", b"user::rwx,group::r-x,other::---", false),
+        ] {
+            let mut owned = file(1);
+            owned.xattrs.insert(name.to_vec(), value.to_vec());
+            assert_eq!(tree(&[(b"a", owned)]).check().is_ok(), good, "{}", String::from_utf8_lossy(value));
+        }
     }
 }

@@ -3,13 +3,16 @@
 //! Invariants: the merged content is complete and durable before it gets the name, by one rename. A file that was changed
 //! since it was opened stops the merge, and both files stay.
 
+use super::attributes::acl::ACCESS_XATTR;
 use super::conflicts::{Keep, Pending, is_database, settle};
 use super::error::{self, SyncError, open_root};
+use super::owners::Owners;
 use super::scan::xattrs;
 use super::tree::{TreePath, shown};
 use super::unfit;
 use crate::beneath::Root;
-use rustix::fs::{FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, RenameFlags, Stat, XattrFlags};
+use rustix::io::Errno;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -59,7 +62,8 @@ impl<'a> TwoVersions<'a> {
                     Some(rustix::fs::Uid::from_raw(stat.st_uid)),
                     Some(rustix::fs::Gid::from_raw(stat.st_gid)),
                 );
-                unfit::set(&to, &new, &xattrs(&self.root, path)?)?;
+                unfit::set(&to, &new, &xattrs(&self.root, path, &Owners::default())?)?;
+                self.copy_acl(&to).map_err(|e| error::on("set the ACL of", &new, e))?;
                 let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
                 rustix::fs::fchmod(&to, mode).map_err(|e| error::on("set the mode of", &new, e))?;
                 rustix::fs::fsync(&to).map_err(|e| error::on("sync", &new, e))?;
@@ -72,6 +76,17 @@ impl<'a> TwoVersions<'a> {
         }
         placed?;
         settle(&self.at, self.conflict, keep)
+    }
+
+    /// Copies the ACL of the file that has the name.
+    fn copy_acl(&self, to: &File) -> Result<(), Errno> {
+        let from = if self.conflict.ours == self.conflict.path { &self.ours.0 } else { &self.theirs.0 };
+        let mut value = vec![0; 64 << 10];
+        match rustix::fs::fgetxattr(from, ACCESS_XATTR, &mut value[..]) {
+            Ok(len) => rustix::fs::fsetxattr(to, ACCESS_XATTR, &value[..len], XattrFlags::empty()),
+            Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),
+            Err(e) => Err(e),
+        }
     }
 
     fn unchanged(&self, path: &TreePath, was: &Stat) -> Result<(), SyncError> {

@@ -4,6 +4,7 @@
 mod common;
 
 mod merge_tool;
+mod owners;
 mod scenarios;
 mod selective;
 mod since;

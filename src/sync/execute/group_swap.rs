@@ -6,14 +6,14 @@
 //! first; a failure undoes the finished steps. A directory that replaces a database, or is replaced by one,
 //! counts as one of those files: it is assembled first, and exchanged by one rename.
 
-use super::Executor;
 use super::skip::{Skip, Step, changed, refused};
+use super::{Executor, file_type};
 use crate::sync::error;
 use crate::sync::group::{BESIDE, ITSELF, Rows, stays};
-use crate::sync::print::ino;
-use crate::sync::tree::{ContentId, Ident, STAGING, TreePath, join};
+use crate::sync::print::{ino, print};
+use crate::sync::tree::{ContentId, Entry, Ident, STAGING, TreePath, join, split};
 use crate::sync::wal_index::{SUFFIX, is_wal_index};
-use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, RenameFlags, Timespec, Timestamps, Uid};
 use std::collections::BTreeMap;
 
 /// A rename that was done.
@@ -46,6 +46,10 @@ fn holds_others() -> Skip {
 
 impl Executor<'_> {
     pub(super) fn group(&mut self, path: &TreePath, was: &Rows, is: &Rows) -> Step {
+        let stays = |(suffix, row): (&Vec<u8>, &Entry)| is.get(suffix).is_some_and(|is| stays(row, is));
+        if was.len() == is.len() && was.iter().all(stays) {
+            return self.set_owners(path, was, is);
+        }
         match (is_dir(was), is_dir(is)) {
             (false, false) => self.put_files(path, was, is),
             // A database replaces a directory, or a directory replaces a database.
@@ -54,6 +58,19 @@ impl Executor<'_> {
             }
             _ => self.put_directory(path, was, is),
         }
+    }
+
+    /// Sets owners and ACLs in a group in which nothing else differs.
+    fn set_owners(&mut self, path: &TreePath, was: &Rows, is: &Rows) -> Step {
+        let differs = |(suffix, row): &(&Vec<u8>, &Entry)| !self.owners.are_same(&was[*suffix], row);
+        for (suffix, row) in is.iter().filter(differs).collect::<Vec<_>>() {
+            let path = at(path, suffix);
+            self.check(&path, &was[suffix])?;
+            self.put_metadata(&path, row, file_type(&row.kind))?;
+            self.touch(&path);
+            self.note(&path, row.kind.content())?;
+        }
+        Ok(())
     }
 
     /// Verifies that a group is the examined one. Returns its entries that are not synced.
@@ -158,6 +175,9 @@ impl Executor<'_> {
         if !was.is_empty() {
             self.remove_all(&new)?;
         }
+        // They get their times after the last step.
+        let dirs = is.iter().filter(|(_, row)| row.kind.is_dir()).map(|(suffix, _)| at(path, suffix));
+        self.touched.extend(dirs);
         self.note_rows(path, was, is)
     }
 
@@ -171,6 +191,8 @@ impl Executor<'_> {
         staged: &mut Vec<(TreePath, ContentId)>,
     ) -> Step {
         let mut links: BTreeMap<Ident, TreePath> = BTreeMap::new();
+        // The owner of a new group is that of its directory.
+        let like = if self.stat(path)?.is_some() { &path[..] } else { split(path).0 };
         for (suffix, row) in is {
             let to = at(new, suffix);
             let (dir, name) = self.root.parent(&to).map_err(refused(path, "open"))?;
@@ -180,11 +202,16 @@ impl Executor<'_> {
                 let (from_dir, from) = self.root.parent(&link).map_err(refused(path, "open"))?;
                 rustix::fs::linkat(from_dir, from, dir, name, AtFlags::empty())
                     .map_err(refused(path, "link"))?;
+                if old.is_some_and(|old| !self.owners.are_same(old, row)) {
+                    self.put_metadata(&to, row, FileType::RegularFile)?;
+                }
             } else if row.kind.is_dir() {
                 let mode = Mode::from_raw_mode(u32::from(row.mode) | 0o700);
                 rustix::fs::mkdirat(&dir, name, mode).map_err(refused(path, "make"))?;
+                self.give_owner(&to, row, like)?;
             } else {
                 self.put_at(&to, &to, row, None)?;
+                self.give_owner(&to, row, like)?;
                 staged.extend(row.kind.content().map(|content| (to.clone(), content)));
             }
             if !row.kind.is_dir() {
@@ -195,8 +222,21 @@ impl Executor<'_> {
             let dir = at(new, suffix);
             self.root.sync_dir(&dir).map_err(|e| error::on("sync", &dir, e))?;
             self.put_metadata(&dir, row, FileType::Directory)?;
+            self.keep_time(&dir, &at(path, suffix))?;
         }
         Ok(())
+    }
+
+    /// Gives a new directory the time of the one that it replaces.
+    fn keep_time(&self, new: &TreePath, old: &TreePath) -> Step {
+        let Some(stat) = self.stat(old)? else { return Ok(()) };
+        let mtime = print(&stat, None).mtime;
+        let omit = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+        let time = Timespec { tv_sec: mtime.0, tv_nsec: mtime.1.into() };
+        let (dir, name) = self.root.parent(new).map_err(refused(new, "open"))?;
+        let times = Timestamps { last_access: omit, last_modification: time };
+        rustix::fs::utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(refused(new, "set the time of"))
     }
 
     /// Removes an assembled group; its contents are staged again.
@@ -214,7 +254,13 @@ impl Executor<'_> {
             if self.stat(&made)?.is_none() {
                 let (dir, last) = self.root.parent(&made).map_err(refused(path, "open"))?;
                 let mode = Mode::from_raw_mode(0o755);
-                rustix::fs::mkdirat(dir, last, mode).map_err(refused(path, "make"))?;
+                rustix::fs::mkdirat(&dir, last, mode).map_err(refused(path, "make"))?;
+                let was = self.stat(&at(old, &made[path.len()..]))?;
+                if let Some(was) = was.filter(|_| self.owners.sees.owner) {
+                    let (uid, gid) = (Uid::from_raw(was.st_uid), Gid::from_raw(was.st_gid));
+                    rustix::fs::chownat(dir, last, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+                        .map_err(refused(path, "set the owner of a directory of"))?;
+                }
             }
             made = join(&made, name);
         }
@@ -278,7 +324,17 @@ impl Executor<'_> {
             self.root.remove(&index, false).map_err(refused(&index, "remove"))?;
         }
         self.touch(path);
-        self.note_rows(path, was, is)
+        self.note_rows(path, was, is)?;
+        if is_dir(is) {
+            return Ok(());
+        }
+        let kept = |(suffix, row): &(&Vec<u8>, &Entry)| was.get(*suffix).is_some_and(|was| stays(was, row));
+        let (was, is): (Rows, Rows) = is
+            .iter()
+            .filter(kept)
+            .map(|(suffix, row)| ((suffix.clone(), was[suffix].clone()), (suffix.clone(), row.clone())))
+            .unzip();
+        self.set_owners(path, &was, &is)
     }
 
     /// Assembles new entries in the staging directory; `new` gets their paths, by suffix. `staged` gets the contents
@@ -300,6 +356,8 @@ impl Executor<'_> {
             is.iter().filter(|(suffix, row)| was.get(*suffix).is_none_or(|was| !stays(was, row)))
         {
             let to = self.prepare(&at(path, suffix), row, None)?;
+            let like = if self.stat(path)?.is_some() { &path[..] } else { split(path).0 };
+            self.give_owner(&to, row, like)?;
             staged.extend(row.kind.content().map(|content| (to.clone(), content)));
             new.insert(suffix.clone(), to);
         }

@@ -35,6 +35,7 @@ impl Executor<'_> {
         let entry = Entry { mode: entry.mode | 0o700, ..entry.clone() };
         direct.make_dir(&at, Mode::from_raw_mode(entry.mode.into())).map_err(refused(path, "make"))?;
         self.put_metadata_at(&direct, &at, &entry, FileType::Directory, true)?;
+        self.give_owner_of_parent(path, &at, &entry)?;
         self.touch(path);
         self.note_assembled(path, &at, None)
     }
@@ -44,11 +45,22 @@ impl Executor<'_> {
         let Some(new) = &self.assembled else { return Err(changed()) };
         let at = new.place(path);
         self.put_at(&at, path, entry, None)?;
+        self.give_owner_of_parent(path, &at, entry)?;
         if let (Kind::File { content, .. }, Some(new)) = (&entry.kind, &mut self.assembled) {
             new.contents.push((*content, at.clone()));
         }
         self.touch(path);
         self.note_assembled(path, &at, entry.kind.content())
+    }
+
+    /// Gives the entry at `at`, which will be at `path`, the owner of its directory, if the tree does not have its owner.
+    fn give_owner_of_parent(&self, path: &TreePath, at: &TreePath, entry: &Entry) -> Step {
+        let Some(new) = self.assembled.as_ref().filter(|_| self.lacks_owner(entry)) else { return Ok(()) };
+        let like = match *path == new.path {
+            true => self.root.stat(split(path).0),
+            false => new.direct.stat(split(at).0),
+        };
+        self.give_owner_at(&new.direct, at, like.map_err(refused(path, "look at"))?)
     }
 
     /// Remembers the entry at `at`, which will be at `path`.

@@ -32,9 +32,12 @@ impl Executor<'_> {
             let place = direct.as_deref().unwrap_or(self.root);
             match self.put_metadata_at(place, &staged, entry, FileType::RegularFile, sync) {
                 Ok(ino) => {
+                    let mut waiting = self.waiting.get(&ino).cloned().unwrap_or_default();
+                    waiting.path.clone_from(path);
+                    self.waiting.insert(ino, waiting.clone());
                     let unfit = self.unfit.get(&ino).cloned().flatten();
                     let Entry { mode, mtime, xattrs, .. } = entry.clone();
-                    let prepared = Prepared { synced: sync, ino, mode, mtime, xattrs, unfit };
+                    let prepared = Prepared { synced: sync, ino, mode, mtime, xattrs, unfit, waiting };
                     self.staging.prepared.insert(content, prepared);
                 }
                 // The step reports it.
@@ -64,6 +67,7 @@ impl Executor<'_> {
         let same = (prepared.mode, prepared.mtime) == (entry.mode, entry.mtime);
         if same && prepared.xattrs == entry.xattrs {
             self.unfit.insert(prepared.ino, prepared.unfit);
+            self.waiting.insert(prepared.ino, prepared.waiting);
             return true;
         }
         false

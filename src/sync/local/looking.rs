@@ -9,8 +9,8 @@ use super::super::print::Print;
 use super::super::scan::{self, Below, Chosen, Examine, Scan, scan, scan_changed};
 use super::super::since::{Since, rules};
 use super::super::tree::{Entry, Tree, TreePath, is_reserved, shown};
-use super::super::unfit;
 use super::super::version::{Snapshot, SnapshotId};
+use super::super::{unfit, unseen, waiting};
 use super::Local;
 use crate::id::RecipeId;
 use rustix::fs::FileType;
@@ -35,6 +35,7 @@ impl Local<'_> {
             let same_rules = since.rules == rules(&text, &self.rules);
             agreed.is_none()
                 && self.memory.unfit.is_empty()
+                && !self.can_set_what_waits()
                 && self.memory.head.as_ref().is_some_and(is_head)
                 && same_rules
         });
@@ -74,6 +75,7 @@ impl Local<'_> {
         self.note_part(&tree)?;
         self.memory.save_changed_cache()?;
         self.memory.save_part()?;
+        self.memory.set_saw(self.rules.owners.sees)?;
         self.memory.save()?;
         let complete = complete && self.memory.unfit.is_empty() && !self.lacking;
         let since = moment.zip(self.memory.head).filter(|_| complete);
@@ -157,8 +159,9 @@ impl Local<'_> {
         let is_same = |((path, now), (known, was)): ((&TreePath, &Seen), (&TreePath, &Entry))| {
             path == known
                 && self.memory.cache.get(path).is_some_and(|print| (0, print.ino) == now.inode)
-                && (&now.kind, now.mode, now.mtime, &now.xattrs)
-                    == (&was.kind, was.mode, was.mtime, &was.xattrs)
+                && (&now.kind, now.mtime) == (&was.kind, was.mtime)
+                && (now.mode == was.mode || now.mode == self.rules.owners.mode(was))
+                && self.rules.owners.are_same_values(&now.xattrs, &was.xattrs)
         };
         scan.seen.len() == last.entries.len() && scan.seen.iter().zip(&last.entries).all(is_same)
     }
@@ -181,12 +184,17 @@ impl Local<'_> {
         self.troubles.extend(scan.troubles);
         unfit::complete(&mut scan.seen, last, &mut self.memory.unfit);
         self.memory.save_unfit()?;
+        let mut waits = self.memory.waiting.clone();
+        waiting::complete(&mut scan.seen, last, &mut waits);
+        if self.rules.owners.sees.owner && self.memory.saw.owner {
+            unseen::forget_given(&mut scan.seen, &scan.prints, &self.memory.cache, last);
+        }
         self.kept = scan.kept;
         self.patterns = scan.patterns;
         let (device, seq) = (&self.memory.device, self.memory.seq + 1);
         let (groups, basis) = (&self.rules.groups, self.is_part().then(|| self.basis()));
         self.here = None;
-        let tree = match basis {
+        let mut tree = match basis {
             _ if same => last.clone(),
             None => groups.look(&mut scan.seen, last, self.memory.inodes(), agreed, device, seq),
             Some(basis) => {
@@ -206,6 +214,14 @@ impl Local<'_> {
                 look.tree
             }
         };
+        if !same {
+            let (owners, saw) = (&self.rules.owners, self.memory.saw);
+            waits.extend(unseen::keep(&mut tree, &scan.seen, (last, agreed), owners, saw));
+            if let Some(here) = &mut self.here {
+                unseen::keep(here, &scan.seen, (last, agreed), owners, saw);
+            }
+        }
+        self.memory.set_waiting(waits)?;
         let mut prints = scan.prints;
         self.note_recipes(&mut prints, scan.examined.as_ref());
         self.put_aside(&prints, last);

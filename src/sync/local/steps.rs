@@ -27,7 +27,11 @@ impl Local<'_> {
         }
         let together = staged.max(self.staging.unsynced()) > FEW && self.past.is_some();
         let (cache, absent) = (&mut self.memory.cache, &self.absent);
-        Executor::new(&self.root, &mut self.staging, cache, absent)?.prepare_all(ops, !together)?;
+        let mut executor = Executor::new(&self.root, &mut self.staging, cache, absent, &self.rules.owners)?;
+        executor.prepare_all(ops, !together)?;
+        let waiting = std::mem::take(&mut executor.waiting);
+        drop(executor);
+        self.note_waiting(waiting)?;
         if together && self.sync_all()? {
             self.staging.are_synced();
             return Ok(());
@@ -48,12 +52,15 @@ impl Steps for Local<'_> {
     fn run(&mut self, ops: &[Op]) -> Result<Vec<Skipped>, SyncError> {
         self.make_contents_durable(ops)?;
         let (cache, absent) = (&mut self.memory.cache, &self.absent);
-        let mut executor = Executor::new(&self.root, &mut self.staging, cache, absent)?;
+        let owners = &*self.rules.owners;
+        let mut executor = Executor::new(&self.root, &mut self.staging, cache, absent, owners)?;
         executor.selection = self.rules.selection.clone();
         let done = executor.run(ops);
         let (unfit, kept_dirs) = (std::mem::take(&mut executor.unfit), executor.kept_dirs);
-        let touched = std::mem::take(&mut executor.touched);
+        let (touched, waiting) =
+            (std::mem::take(&mut executor.touched), std::mem::take(&mut executor.waiting));
         drop(executor);
+        self.touched.extend(touched.iter().cloned());
         if touched.len() > FEW && self.sync_all()? {
             tracing::debug!("{} directories were synced together", touched.len());
         } else {
@@ -66,6 +73,7 @@ impl Steps for Local<'_> {
             self.memory.save_since(None)?;
         }
         self.note_unfit(unfit)?;
+        self.note_waiting(waiting)?;
         done
     }
 

@@ -30,8 +30,10 @@ mod deltas;
 mod groups;
 mod lies;
 mod links;
+mod owners;
 mod selective;
 mod since;
+mod times;
 mod troubles;
 
 struct Copy {
@@ -117,7 +119,7 @@ impl OldContents for Kept<'_> {
                     copy
                 }))
             };
-            rows.push(Row { path, kind, mode: 0o644, print, xattrs: BTreeMap::new() });
+            rows.push(Row { path, kind, mode: 0o644, print, owner: None, xattrs: BTreeMap::new() });
         }
         Some(rows)
     }
@@ -494,8 +496,14 @@ fn a_change_under_the_step_is_put_back() {
             };
         }
         let absent = BTreeMap::new();
-        let mut executor =
-            Executor::new(&local.root, &mut local.staging, &mut local.memory.cache, &absent).unwrap();
+        let mut executor = Executor::new(
+            &local.root,
+            &mut local.staging,
+            &mut local.memory.cache,
+            &absent,
+            &local.rules.owners,
+        )
+        .unwrap();
         executor.between = Some(Box::new(|path: &[u8]| {
             if path == name.as_bytes() && !same_tick {
                 a.write(name, "written");

@@ -149,6 +149,33 @@ fn names_of_conflicts() {
     }
 }
 
+#[test]
+fn owners_are_merged_and_keep_no_deleted_file() {
+    let owned = |entry: Entry, owner: &str| {
+        let xattrs = BTreeMap::from([(b"owner".to_vec(), owner.as_bytes().to_vec())]);
+        Entry { xattrs, ..entry }
+    };
+    let old = file(1, "a", "x");
+    let base = tree(&[("d", dir(9)), ("d/f", old.clone()), ("g", file(2, "a", "g"))]);
+    // They appear on both sides; one of these deleted a file, the other made a directory of its own.
+    let left = tree(&[("d", owned(dir(9), "root:root")), ("d/f", owned(file(1, "l", "new"), "root:root"))]);
+    let right = tree(&[
+        ("d", owned(dir(9), "ann:users")),
+        ("d/f", owned(old.clone(), "ann:users")),
+        ("g", owned(file(2, "a", "g"), "ann:users")),
+    ]);
+    let merged = both(&base, &left, &right);
+    let expected =
+        tree(&[("d", owned(dir(9), "ann:users")), ("d/f", owned(file(1, "l", "new"), "ann:users"))]);
+    assert_eq!((merged.tree, merged.conflicts, merged.kept), (expected, vec![], vec![]));
+    // One side changed the owner, the other the mode.
+    let base = tree(&[("f", owned(old.clone(), "ann:users"))]);
+    let left = tree(&[("f", owned(old.clone(), "bob:users"))]);
+    let right = tree(&[("f", Entry { mode: 0o600, ..owned(old.clone(), "ann:users") })]);
+    let merged = both(&base, &left, &right);
+    assert_eq!(merged.tree.entries[&b"f"[..]], Entry { mode: 0o600, ..owned(old, "bob:users") });
+}
+
 /// A tree of few names, idents and contents, so that all cases meet.
 pub(in super::super) fn any_tree(author: &'static str) -> impl Strategy<Value = Tree> {
     let row = (0..4u64, 0..3usize, 0..4usize, any::<bool>(), 0..3u8);

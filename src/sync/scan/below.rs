@@ -3,6 +3,7 @@
 //! A plain file is read there. The record of a stub names its recipe; the daemon knows the content of one with a single chunk. Every
 //! other file is read through the mount. The attributes are those that the mount shows in any case.
 
+use super::super::attributes::acl;
 use super::super::print::ino;
 use super::super::tree::{ContentId, TreePath, is_xattr, join};
 use crate::backing::stub;
@@ -40,7 +41,7 @@ pub struct Below<'a> {
 pub struct Found {
     /// The hash of the content.
     pub content: ContentId,
-    /// The xattrs that are synced.
+    /// The xattrs that are synced, and those of ACLs.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Bytes that were read for it.
     pub read: u64,
@@ -160,7 +161,7 @@ fn xattrs(file: &File) -> Option<BTreeMap<Vec<u8>, Vec<u8>>> {
         Err(_) => return None,
     };
     let mut xattrs = BTreeMap::new();
-    for name in names[..len].split(|byte| *byte == 0).filter(|name| is_xattr(name)) {
+    for name in names[..len].split(|byte| *byte == 0).filter(|name| is_xattr(name) || acl::is_xattr(name)) {
         let mut value = vec![0; 64 << 10];
         let len = rustix::fs::fgetxattr(file, name, &mut value[..]).ok()?;
         value.truncate(len);

@@ -27,7 +27,8 @@ pub fn scan_changed(
     let patterns = parse_patterns(text)?;
     let device = rustix::fs::fstat(root.fd()).map_err(|e| error::on("look at", b".", e))?.st_dev;
     let chosen = Chosen::new(root, rules);
-    let look = Look { root, known, patterns: &patterns, chosen: &chosen, device, below };
+    let owners = &*rules.owners;
+    let look = Look { root, known, patterns: &patterns, chosen: &chosen, device, below, owners };
     let mut scan = Scan { patterns: text.to_owned(), ..Scan::default() };
     for (path, Entry { kind, mode, mtime, xattrs, .. }) in &last.entries {
         let Some(print) = known.get(path) else { return Ok(None) };

@@ -4,6 +4,7 @@
 //! examines the group. It returns the changed contents too, because they would have changed again by the time they are
 //! sent.
 
+use super::super::attributes::OWNER;
 use super::super::error;
 use super::super::error::SyncError;
 use super::super::group::{BESIDE, Groups};
@@ -12,7 +13,7 @@ use super::super::old_contents::{Row, RowKind};
 use super::super::print::{FRESH, is_fresh, print, time, unchanged};
 use super::super::tree::{ContentId, Kind, Tree, TreePath, join, shown};
 use super::super::wal_index;
-use super::{AtBarrier, Look, Report, Scan, is_ignored};
+use super::{AtBarrier, Look, Report, Scan, is_ignored, with_acls};
 use crate::beneath::Stats;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -140,7 +141,7 @@ impl Scan {
         let git = rows.iter().any(|row| row.path == join(path, b"HEAD"));
         let (mut taken, mut kept) = (Vec::new(), Vec::new());
         let (mut left_out, mut wal_indexes) = (Vec::new(), Vec::new());
-        for Row { path, kind, mode, mut print, xattrs } in rows {
+        for Row { path, kind, mode, mut print, owner, xattrs } in rows {
             let other = matches!(kind, RowKind::Other);
             if other || is_ignored(look.patterns, &path, matches!(kind, RowKind::Dir)) {
                 left_out.push(path);
@@ -179,7 +180,13 @@ impl Scan {
             };
             let mtime = if kind.is_dir() { (0, 0) } else { print.mtime };
             let mode = if matches!(kind, Kind::Symlink(_)) { 0o777 } else { mode & 0o1777 };
-            taken.push((path, Seen { inode: (0, print.ino), kind, mode, mtime, xattrs }, print));
+            let mut values = with_acls(xattrs, look.owners);
+            let stat = || look.root.stat(&path).ok().flatten().map(|stat| (stat.st_uid, stat.st_gid));
+            // A daemon of an earlier version does not report it.
+            let owner = owner.or_else(|| stat().filter(|_| look.owners.sees.owner));
+            let owner = owner.and_then(|(uid, gid)| look.owners.owner(uid, gid));
+            values.extend(owner.map(|owner| (OWNER.to_vec(), owner)));
+            taken.push((path, Seen { inode: (0, print.ino), kind, mode, mtime, xattrs: values }, print));
         }
         self.forget(path);
         for (path, seen, print) in taken {

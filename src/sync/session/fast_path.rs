@@ -174,6 +174,7 @@ impl Session {
         self.note(replica)?;
         self.tell_troubles(true, replica);
         self.tell_tree(None, Some(head), &theirs, &self.mine.clone(), &leaving.teller.contents())?;
+        self.tell_times(replica);
         self.sender = Some(leaving);
         self.state = State::Taken;
         Ok(())
@@ -252,6 +253,7 @@ impl Session {
         self.undelivered.clear();
         self.wants.clear();
         self.hashes.clear();
+        self.their_times.clear();
         self.absent.clear();
         self.parts.clear();
         self.their_tree = Tree::default();

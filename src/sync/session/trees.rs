@@ -1,11 +1,12 @@
 //! Trees in a session: former ones that the peer lacks, then the side's own.
 
+use super::super::attributes::is_reserved;
 use super::super::batch::Ranks;
 use super::super::diff;
 use super::super::error::SyncError;
-use super::super::proto::{Held, Message, TreePart};
+use super::super::proto::{Held, Message, OWNERS, TreePart};
 use super::super::replica::{Replica, remembered};
-use super::super::tree::{ContentId, Tree, TreeError};
+use super::super::tree::{ContentId, Entry, Tree, TreeError};
 use super::super::version::{MEETING_POINTS_MAX, SnapshotId, VersionError};
 use super::way::Way;
 use super::{PASSED_ON_MAX, Session, State};
@@ -107,6 +108,10 @@ impl Session {
         tree: &Tree,
         untold: &BTreeSet<ContentId>,
     ) -> Result<(), SyncError> {
+        let has_any = |entry: &Entry| entry.xattrs.keys().any(|name| is_reserved(name));
+        if !self.features.iter().any(|feature| feature == OWNERS) && tree.entries.values().any(has_any) {
+            return Err(SyncError::WithoutOwners);
+        }
         let look = self.dag.get(of.unwrap_or(self.head)).and_then(|snapshot| snapshot.seen.as_ref());
         let bytes = diff::encode(base_tree, tree, look, untold)?;
         if bytes.len() > PARTS_BYTES_MAX {

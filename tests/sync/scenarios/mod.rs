@@ -5,7 +5,7 @@
 
 mod special;
 mod table;
-mod world;
+pub mod world;
 
 use crate::common::as_both;
 use std::fs;
