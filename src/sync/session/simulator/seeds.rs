@@ -108,6 +108,8 @@ fn one_seed() {
     run(seed..seed + 1, |seed| World::new(seed).calm());
     run(seed..seed + 1, |seed| World::with_groups(seed).calm());
     run(seed..seed + 1, |seed| World::with_links(seed).calm());
+    run(seed..seed + 1, |seed| World::with_parts(seed).calm());
+    run(seed..seed + 1, |seed| World::with_parts_and_groups(seed).calm());
 }
 
 /// More than half of the contents would be lost: the guard objects before any content is sent, whichever side calls.

@@ -125,11 +125,20 @@ impl Steps for Disk {
                 }
                 Op::Remove { path, was } => {
                     let below = join(path, b"");
-                    if !self.matches(path, was) || self.files.keys().any(|other| other.starts_with(&below)) {
+                    let inside = self.files.iter().filter(|(other, _)| other.starts_with(&below));
+                    let is_in = |(other, node): (&TreePath, &Node)| {
+                        self.selection.includes(other, node.what == What::Dir)
+                    };
+                    let (inside, included) =
+                        (inside.clone().count(), inside.filter(|row| is_in(*row)).count());
+                    if !self.matches(path, was) || included > 0 {
                         skip(path);
                         continue;
                     }
-                    self.files.remove(path);
+                    // Files that are left out keep their directory.
+                    if inside == 0 {
+                        self.files.remove(path);
+                    }
                 }
                 Op::Group { path, was, is } => {
                     let at = |suffix: &Vec<u8>| [&path[..], suffix].concat();
