@@ -26,8 +26,7 @@ impl Local<'_> {
             return Ok(());
         }
         let together = staged.max(self.staging.unsynced()) > FEW && self.past.is_some();
-        let (cache, absent) = (&mut self.memory.cache, &self.absent);
-        let mut executor = Executor::new(&self.root, &mut self.staging, cache, absent, &self.rules.owners)?;
+        let mut executor = self.executor()?;
         executor.prepare_all(ops, !together)?;
         let waiting = std::mem::take(&mut executor.waiting);
         drop(executor);
@@ -37,6 +36,14 @@ impl Local<'_> {
             return Ok(());
         }
         self.staging.sync_each(&self.root)
+    }
+
+    /// Returns an executor of steps in the directory.
+    pub(super) fn executor(&mut self) -> Result<Executor<'_>, SyncError> {
+        let (cache, absent) = (&mut self.memory.cache, &self.absent);
+        let mut executor = Executor::new(&self.root, &mut self.staging, cache, absent, &self.rules.owners)?;
+        executor.selection = self.rules.selection.clone();
+        Ok(executor)
     }
 
     /// Syncs the filesystem; returns false if that is not possible.
@@ -51,10 +58,7 @@ impl Local<'_> {
 impl Steps for Local<'_> {
     fn run(&mut self, ops: &[Op]) -> Result<Vec<Skipped>, SyncError> {
         self.make_contents_durable(ops)?;
-        let (cache, absent) = (&mut self.memory.cache, &self.absent);
-        let owners = &*self.rules.owners;
-        let mut executor = Executor::new(&self.root, &mut self.staging, cache, absent, owners)?;
-        executor.selection = self.rules.selection.clone();
+        let mut executor = self.executor()?;
         let done = executor.run(ops);
         let (unfit, kept_dirs) = (std::mem::take(&mut executor.unfit), executor.kept_dirs);
         let (touched, waiting) =

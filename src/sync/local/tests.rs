@@ -495,15 +495,7 @@ fn a_change_under_the_step_is_put_back() {
                 ..super::super::print::print(&now, None)
             };
         }
-        let absent = BTreeMap::new();
-        let mut executor = Executor::new(
-            &local.root,
-            &mut local.staging,
-            &mut local.memory.cache,
-            &absent,
-            &local.rules.owners,
-        )
-        .unwrap();
+        let mut executor = local.executor().unwrap();
         executor.between = Some(Box::new(|path: &[u8]| {
             if path == name.as_bytes() && !same_tick {
                 a.write(name, "written");

@@ -59,15 +59,7 @@ fn a_group_is_taken_whole_or_not_at_all() {
         local.finish(ContentId::of(b"new")).unwrap();
         let ops = local.rules.groups.plan(&from, &to);
         assert_eq!(ops.len(), 3, "{ops:?}");
-        let absent = BTreeMap::new();
-        let mut executor = Executor::new(
-            &local.root,
-            &mut local.staging,
-            &mut local.memory.cache,
-            &absent,
-            &local.rules.owners,
-        )
-        .unwrap();
+        let mut executor = local.executor().unwrap();
         executor.between = Some(Box::new(|at: &[u8]| {
             if at == path.as_bytes() {
                 a.write(change, "written");
@@ -135,15 +127,7 @@ fn a_database_and_a_directory_change_places_at_once() {
             ]),
             false => rows(&[("", file(70, "peer", "new")), ("-wal", file(71, "peer", "new"))]),
         };
-        let absent = BTreeMap::new();
-        let mut executor = Executor::new(
-            &local.root,
-            &mut local.staging,
-            &mut local.memory.cache,
-            &absent,
-            &local.rules.owners,
-        )
-        .unwrap();
+        let mut executor = local.executor().unwrap();
         executor.between = Some(Box::new(|_: &[u8]| {
             assert!(old.iter().all(|path| a.at(path).exists()), "neither is there: {:?}", a.at("x").exists());
             change.into_iter().for_each(|path| a.write(path, "written"));
