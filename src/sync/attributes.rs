@@ -13,9 +13,11 @@
 //! - Pure.
 
 pub mod acl;
+pub mod interned;
 
+use super::shared_map::SharedMap;
 use acl::Key;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// The owner and the group.
 pub const OWNER: &[u8] = b"owner";
@@ -31,8 +33,8 @@ const ACCOUNT_BYTES_MAX: usize = 255;
 /// The user whose files count as not owned by anyone else if two sides never agreed on an owner.
 const ROOT: &[u8] = b"root";
 
-/// Names and values.
-pub type Values = BTreeMap<Vec<u8>, Vec<u8>>;
+/// Names and values. Most entries of a tree have the same ones: see [`interned`].
+pub type Values = SharedMap<Vec<u8>, Vec<u8>>;
 
 /// The type of an entry, as far as attributes depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

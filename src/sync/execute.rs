@@ -674,8 +674,8 @@ impl<'a> Executor<'a> {
                 rustix::fs::fremovexattr(fd, *name).map_err(refused(path, "remove an xattr of"))?;
             }
         }
-        let mut xattrs = entry.xattrs.clone();
-        xattrs.retain(|name, _| !is_reserved_attribute(name));
+        let xattrs = entry.xattrs.iter().filter(|(name, _)| !is_reserved_attribute(name));
+        let xattrs = xattrs.map(|(name, value)| (name.clone(), value.clone())).collect();
         let unfit = unfit::set(fd, path, &xattrs)?;
         self.unfit.insert(ino(stat), unfit);
         self.put_owner(fd, stat, path, entry, &names)

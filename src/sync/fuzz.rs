@@ -8,7 +8,6 @@ use super::proto::{DeltaPart, Message};
 use super::tree::{ContentId, Entry, Ident, Kind, Tree};
 use super::version::Snapshot;
 use super::{diff, proto};
-use std::collections::BTreeMap;
 
 /// Decodes successive frames.
 pub fn frames(mut bytes: &[u8]) {
@@ -84,7 +83,7 @@ pub fn corpus() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         mode: 0o644,
         mtime: if kind.is_dir() { (0, 0) } else { (1_700_000_000, 5) },
         kind,
-        xattrs: BTreeMap::new(),
+        xattrs: Default::default(),
     };
     let file = |text: &str| Kind::File { content: ContentId::of(text.as_bytes()), size: text.len() as u64 };
     let mut tree = Tree::default();

@@ -9,6 +9,7 @@
 //! - the file has the same content and time: all empty files have the same content;
 //! - the directory holds a former entry with the same name, or the same content and time.
 
+use super::attributes::Values;
 use super::device::Device;
 use super::tree::{Entry, Ident, Kind, Time, Tree, TreePath, join, split};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +29,7 @@ pub struct Seen {
     /// Time of the content; (0, 0) for directories.
     pub mtime: Time,
     /// Xattrs that are synced.
-    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub xattrs: Values,
 }
 
 /// Returns the tree of the `seen` entries. `last` is the tree before, with its `inodes`. New entries are by `device`,
@@ -254,7 +255,7 @@ mod tests {
                 "/" => Kind::Dir,
                 text => Kind::File { content: ContentId::of(text.as_bytes()), size: text.len() as u64 },
             };
-            let now = Seen { inode: (1, *ino), kind, mode: 0o644, mtime: (0, 0), xattrs: BTreeMap::new() };
+            let now = Seen { inode: (1, *ino), kind, mode: 0o644, mtime: (0, 0), xattrs: Default::default() };
             (path.as_bytes().to_vec(), now)
         };
         rows.iter().map(row).collect()

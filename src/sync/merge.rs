@@ -12,7 +12,7 @@
 //!   name that one side turned into a separate file without a change still follows the other side's changes.
 //! - Memory: one more copy of the three trees, by ident.
 
-use super::attributes::{self, same_xattrs};
+use super::attributes::{self, Values, same_xattrs};
 use super::device::Device;
 use super::tree::{Entry, Ident, Kind, NAME_BYTES_MAX, Time, Tree, TreePath, join, split};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -51,7 +51,7 @@ struct Item {
     kind: Kind,
     mode: u16,
     mtime: Time,
-    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    xattrs: Values,
 }
 
 #[derive(Clone, Debug)]
@@ -103,7 +103,10 @@ fn decide(base: Option<&Item>, left: &Item, right: &Item) -> (Item, Option<Item>
     (item, loser)
 }
 
-fn decide_xattrs(base: Option<&Item>, left: &Item, right: &Item) -> BTreeMap<Vec<u8>, Vec<u8>> {
+fn decide_xattrs(base: Option<&Item>, left: &Item, right: &Item) -> Values {
+    if left.xattrs == right.xattrs {
+        return left.xattrs.clone();
+    }
     let names: BTreeSet<&Vec<u8>> = left.xattrs.keys().chain(right.xattrs.keys()).collect();
     let of = |item: &Item, name: &[u8]| item.xattrs.get(name).cloned();
     let value = |name: &Vec<u8>| {

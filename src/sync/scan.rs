@@ -5,7 +5,8 @@
 //! unchanged: ignoring a file is not deleting it. The same holds for unreadable files and directories, and for a file
 //! that changes during every attempt to read it; the user gets a message about these.
 
-use super::attributes::{OWNER, Values, acl};
+use super::attributes::interned::Interned;
+use super::attributes::{OWNER, acl};
 use super::error::{self, SyncError};
 use super::identify::Seen;
 use super::old_contents::Row;
@@ -13,6 +14,7 @@ use super::owners::Owners;
 use super::print::{Print, ino, print, unchanged};
 use super::rules::Rules;
 use super::tree::{ContentId, Kind, Time, Tree, TreePath, is_reserved, is_xattr, join, shown, split};
+use super::unfit::Xattrs;
 use super::wal_index::is_wal_index;
 use crate::beneath::{Root, Stats, read_link};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
@@ -76,6 +78,7 @@ pub struct Scan {
     pub bytes_read: u64,
     /// The text of `.dedupfsignore`.
     pub patterns: String,
+    interned: Interned,
 }
 
 /// Reports the progress: entries, bytes read.
@@ -364,12 +367,13 @@ impl Scan {
             }
         };
         let mtime = if kind.is_dir() { (0, 0) } else { print.mtime };
-        let mut xattrs = match kind {
+        let mut values = match kind {
             _ if xattrs_below.is_some() => with_acls(xattrs_below.unwrap_or_default(), look.owners),
             Kind::File { .. } | Kind::Dir => xattrs(root, &path, look.owners)?,
             _ => BTreeMap::new(),
         };
-        xattrs.extend(look.owners.owner(stat.st_uid, stat.st_gid).map(|owner| (OWNER.to_vec(), owner)));
+        values.extend(look.owners.owner(stat.st_uid, stat.st_gid).map(|owner| (OWNER.to_vec(), owner)));
+        let xattrs = self.interned.share(values.into_iter().collect());
         let mode = match kind {
             Kind::Symlink(_) => 0o777,
             _ => (stat.st_mode & 0o1777) as u16,
@@ -460,15 +464,15 @@ impl Scan {
 }
 
 /// Translates ACLs among xattrs.
-fn with_acls(xattrs: Values, owners: &Owners) -> Values {
-    let (acls, mut xattrs): (Values, Values) = xattrs.into_iter().partition(|(name, _)| acl::is_xattr(name));
+fn with_acls(xattrs: Xattrs, owners: &Owners) -> Xattrs {
+    let (acls, mut xattrs): (Xattrs, Xattrs) = xattrs.into_iter().partition(|(name, _)| acl::is_xattr(name));
     let acls = acls.iter().filter_map(|(name, value)| owners.acl(name, value));
     xattrs.extend(acls.map(|(name, text)| (name.to_vec(), text)));
     xattrs
 }
 
 /// Returns the xattrs that are synced, and the ACLs.
-pub(super) fn xattrs(root: &Root, path: &TreePath, owners: &Owners) -> Result<Values, SyncError> {
+pub(super) fn xattrs(root: &Root, path: &TreePath, owners: &Owners) -> Result<Xattrs, SyncError> {
     let fd = match root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
         Ok(fd) => fd,
         Err(Errno::NOENT | Errno::LOOP) => return Ok(BTreeMap::new()),

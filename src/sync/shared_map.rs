@@ -1,6 +1,7 @@
 //! A sorted map whose clones share it until one of them changes: a sync has the same tree in several roles, and a tree may have a
 //! million entries.
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{BTreeMap, btree_map};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -37,6 +38,18 @@ impl<K: Eq, V: Eq> PartialEq for SharedMap<K, V> {
 }
 
 impl<K: Eq, V: Eq> Eq for SharedMap<K, V> {}
+
+impl<K: Serialize, V: Serialize> Serialize for SharedMap<K, V> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Deserialize<'de> for SharedMap<K, V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SharedMap<K, V>, D::Error> {
+        BTreeMap::deserialize(deserializer).map(|map| SharedMap(Arc::new(map)))
+    }
+}
 
 impl<K: Ord, V> FromIterator<(K, V)> for SharedMap<K, V> {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(rows: I) -> SharedMap<K, V> {

@@ -15,6 +15,7 @@
 //! - each of these names is used only once;
 //! - an entry that came out of the tree is removed through the mount.
 
+use super::attributes::Values;
 use super::attributes::acl::{ACCESS_XATTR, DEFAULT_XATTR};
 use super::content::{Cutter, Tag};
 use super::error;
@@ -78,7 +79,7 @@ pub struct Expected {
     /// The ids of user and group, if they are set.
     pub owner: Option<(u32, u32)>,
     /// Xattrs as the tree has them; none of them needs a call of its own.
-    pub xattrs: Xattrs,
+    pub xattrs: Values,
     /// The permission bits that it gets here.
     pub mode_here: u16,
 }
@@ -94,7 +95,7 @@ pub struct Prepared {
     /// Time.
     pub mtime: Time,
     /// Xattrs.
-    pub xattrs: Xattrs,
+    pub xattrs: Values,
     /// Those of them that did not fit.
     pub unfit: Option<(Xattrs, Errno)>,
     /// Owner and ACL, if they could not be set.

@@ -11,7 +11,8 @@
 //!   set-user-id and set-group-id bits, device nodes, sockets. So a peer cannot gain rights.
 //! - Memory: about 200 bytes an entry plus its path.
 
-use super::attributes::{self, Place};
+use super::attributes::interned::Interned;
+use super::attributes::{self, Place, Values};
 use super::device::Device;
 use super::shared_map::SharedMap;
 use crate::beneath;
@@ -174,7 +175,7 @@ pub struct Entry {
     /// The time of the last change of the content; (0, 0) for directories.
     pub mtime: Time,
     /// Xattrs of the namespace `user.`, and [`super::attributes`]: names and values.
-    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub xattrs: Values,
 }
 
 /// All entries except the root itself.
@@ -237,13 +238,13 @@ fn check_path(path: &[u8]) -> Result<(), TreeError> {
 }
 
 /// Front-coded rows: each path as the number of bytes that it shares with the last one, and the rest.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct Wire {
     authors: Vec<Device>,
     entries: Vec<WireEntry>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct WireEntry {
     shared: u32,
     rest: Vec<u8>,
@@ -253,6 +254,26 @@ struct WireEntry {
     mode: u16,
     mtime: Time,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// A [`Wire`] to be encoded.
+#[derive(Serialize)]
+struct WireOut<'a> {
+    authors: Vec<Device>,
+    entries: Vec<WireEntryOut<'a>>,
+}
+
+/// The form of a [`WireEntry`].
+#[derive(Serialize)]
+struct WireEntryOut<'a> {
+    shared: u32,
+    rest: &'a [u8],
+    ident: Ident,
+    author: u32,
+    kind: &'a Kind,
+    mode: u16,
+    mtime: Time,
+    xattrs: &'a Values,
 }
 
 impl Tree {
@@ -271,19 +292,19 @@ impl Tree {
         for (path, entry) in &self.entries {
             let shared = path.iter().zip(last).take_while(|(a, b)| a == b).count();
             let author = authors.binary_search(&entry.author).expect("every author is in the table");
-            entries.push(WireEntry {
+            entries.push(WireEntryOut {
                 shared: shared as u32,
-                rest: path[shared..].to_vec(),
+                rest: &path[shared..],
                 ident: entry.ident,
                 author: author as u32,
-                kind: entry.kind.clone(),
+                kind: &entry.kind,
                 mode: entry.mode,
                 mtime: entry.mtime,
-                xattrs: entry.xattrs.clone().into_iter().collect(),
+                xattrs: &entry.xattrs,
             });
             last = path;
         }
-        postcard::to_allocvec(&Wire { authors, entries }).expect("a tree can be encoded")
+        postcard::to_allocvec(&WireOut { authors, entries }).expect("a tree can be encoded")
     }
 
     /// Decodes a tree, and checks all its invariants.
@@ -305,7 +326,7 @@ impl Tree {
     /// Decodes a tree whose root proves that it was encoded and checked before.
     pub(super) fn decode_proven(bytes: &[u8]) -> Result<Tree, TreeError> {
         let (wire, rest) = postcard::take_from_bytes::<Wire>(bytes).map_err(|_| TreeError::Encoding)?;
-        let mut tree = Tree::default();
+        let (mut tree, mut interned) = (Tree::default(), Interned::default());
         let mut last = TreePath::new();
         // Otherwise rows could share long beginnings without limit.
         let mut room = PATHS_FACTOR * bytes.len() + PATH_BYTES_MAX;
@@ -318,7 +339,7 @@ impl Tree {
             let path = [shared, &entry.rest].concat();
             let author = wire.authors.get(entry.author as usize).ok_or(TreeError::Encoding)?.clone();
             let WireEntry { ident, kind, mode, mtime, .. } = entry;
-            let xattrs = entry.xattrs.into_iter().collect();
+            let xattrs = interned.share(entry.xattrs);
             last.clone_from(&path);
             tree.entries.insert(path, Entry { ident, author, kind, mode, mtime, xattrs });
         }
@@ -410,7 +431,7 @@ mod tests {
 
     fn entry(ident: u64, kind: Kind) -> Entry {
         let mtime = if kind.is_dir() { (0, 0) } else { (-1, 5) };
-        let xattrs = BTreeMap::from([(b"user.a".to_vec(), vec![0xff])]);
+        let xattrs = [(b"user.a".to_vec(), vec![0xff])].into_iter().collect();
         Entry { ident: Ident(ident), author: Device::named("a"), kind, mode: 0o644, mtime, xattrs }
     }
 

@@ -10,7 +10,7 @@ pub(in super::super) fn file(ident: u64, author: &str, text: &str) -> Entry {
         kind,
         mode: 0o644,
         mtime: (1, 0),
-        xattrs: BTreeMap::new(),
+        xattrs: Default::default(),
     }
 }
 
@@ -152,7 +152,7 @@ fn names_of_conflicts() {
 #[test]
 fn owners_are_merged_and_keep_no_deleted_file() {
     let owned = |entry: Entry, owner: &str| {
-        let xattrs = BTreeMap::from([(b"owner".to_vec(), owner.as_bytes().to_vec())]);
+        let xattrs = [(b"owner".to_vec(), owner.as_bytes().to_vec())].into_iter().collect();
         Entry { xattrs, ..entry }
     };
     let old = file(1, "a", "x");

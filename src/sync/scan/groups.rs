@@ -186,7 +186,8 @@ impl Scan {
             let owner = owner.or_else(|| stat().filter(|_| look.owners.sees.owner));
             let owner = owner.and_then(|(uid, gid)| look.owners.owner(uid, gid));
             values.extend(owner.map(|owner| (OWNER.to_vec(), owner)));
-            taken.push((path, Seen { inode: (0, print.ino), kind, mode, mtime, xattrs: values }, print));
+            let xattrs = self.interned.share(values.into_iter().collect());
+            taken.push((path, Seen { inode: (0, print.ino), kind, mode, mtime, xattrs }, print));
         }
         self.forget(path);
         for (path, seen, print) in taken {

@@ -145,6 +145,7 @@ fn a_database_and_a_directory_change_places_at_once() {
         }
         // `x` itself is one or the other.
         assert!(gone.iter().all(|path| *path == "x" || !a.at(path).exists()), "{change:?}");
+        drop(executor);
         assert!(staging::swaps(&local.root).unwrap().is_empty());
         // What was not put in place is there for the next attempt.
         assert_eq!(a.at(&shown(&staging::whole(ContentId::of(b"new")))).exists(), change.is_some());

@@ -122,7 +122,7 @@ impl Disk {
             let mtime = if kind.is_dir() { (0, 0) } else { (node.mtime, 0) };
             (
                 path.clone(),
-                Seen { inode: (1, node.ino), kind, mode: node.mode, mtime, xattrs: BTreeMap::new() },
+                Seen { inode: (1, node.ino), kind, mode: node.mode, mtime, xattrs: Default::default() },
             )
         };
         self.files.iter().map(row).collect()
