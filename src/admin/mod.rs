@@ -54,7 +54,7 @@ pub use excerpt::Excerpt;
 pub use export::{ExportReport, ExportRequest, NotExported};
 pub use gc::GcReport;
 pub use log::{HistoryUse, LogReport, SnapshotOfFile, VersionRow};
-pub use old_contents::{ContentsReport, OldContentsReport, old_content_file};
+pub use old_contents::{ContentsReport, OldContentsReport, ReadReport, contents_file, old_content_file};
 pub use optimize::{OptimizeReport, OptimizeRequest};
 pub use progress::{Progress, Report, Unit};
 pub use repair::{Peer, RepairRequest};

@@ -10,6 +10,9 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+/// Maximum bytes of contents that are read together.
+const READ_BYTES_MAX: u64 = 8 << 20;
+
 /// The requested recipes that the store has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OldContentsReport {
@@ -56,6 +59,52 @@ pub(super) fn contents(repo: &Repo, recipes: &[String]) -> ContentsReport {
         Some(only.id.to_string())
     };
     ContentsReport { contents: recipes.iter().map(content).collect() }
+}
+
+/// Contents that were written to [`contents_file`], one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadReport {
+    /// The bytes of each recipe of the request; `None` for one that cannot be read.
+    pub bytes: Vec<Option<u64>>,
+}
+
+/// Returns the name, in the state directory, of the file with contents that were read together.
+pub fn contents_file() -> PathBuf {
+    Path::new("sync").join("past-together")
+}
+
+/// Writes the contents of `recipes` (hexadecimal) to [`contents_file`], which must not exist. Those beyond
+/// [`READ_BYTES_MAX`] count as not readable.
+pub(super) fn read(repo: &Repo, recipes: &[String]) -> Result<ReadReport, AdminError> {
+    let store = repo.overlay().store();
+    let _pin = store.pin();
+    let mut all = Vec::new();
+    let mut content = |recipe: &String| {
+        let recipe = store.recipe(&recipe.parse().ok()?).ok()?;
+        let begin = all.len();
+        if begin as u64 + recipe.size() > READ_BYTES_MAX {
+            return None;
+        }
+        for chunk in recipe.chunks() {
+            match store.read(&chunk.id) {
+                Ok(bytes) => all.extend_from_slice(&bytes),
+                Err(_) => {
+                    all.truncate(begin);
+                    return None;
+                }
+            }
+        }
+        Some(recipe.size())
+    };
+    let bytes = recipes.iter().map(&mut content).collect();
+    let path = repo.state_file(contents_file());
+    let io = |e| AdminError::Overlay(OverlayError::io("write", repo.layout().state.join(contents_file()), e));
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path).map_err(io)?;
+    if let Err(e) = file.write_all(&all) {
+        let _ = std::fs::remove_file(&path);
+        return Err(io(e));
+    }
+    Ok(ReadReport { bytes })
 }
 
 /// Returns the recipe if all its chunks are there.

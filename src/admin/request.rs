@@ -161,6 +161,11 @@ pub enum Request {
         /// Their recipes, hexadecimal.
         recipes: Vec<String>,
     },
+    /// Read contents together.
+    Read {
+        /// Their recipes, hexadecimal.
+        recipes: Vec<String>,
+    },
     /// Find former contents of files.
     #[serde(rename = "past")]
     OldContents {

@@ -1,7 +1,7 @@
 use super::{
     BarrierReport, ChangesReport, CheckReport, ContainedReport, ContentsReport, DiffReport, ExportReport,
     GcReport, GroupsByMethod, LogReport, MethodContents, MethodKeys, OldContentsReport, OptimizeReport,
-    PairsByMethod, RestoreReport, SettleReport, SimilarByMethod, SnapshotReport, StatusReport,
+    PairsByMethod, ReadReport, RestoreReport, SettleReport, SimilarByMethod, SnapshotReport, StatusReport,
     TemplateReport, WaitReport, WouldFreeReport,
 };
 use crate::maintain::ScanReport;
@@ -41,6 +41,8 @@ pub enum Response {
     OldContents(OldContentsReport),
     /// Result of [`super::Request::Contents`].
     Contents(ContentsReport),
+    /// Result of [`super::Request::Read`].
+    Read(ReadReport),
     #[serde(rename = "moment")]
     WriteBarrier(BarrierReport),
     /// Result of [`super::Request::Changes`].

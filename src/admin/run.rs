@@ -61,6 +61,7 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         Request::Contents { recipes } => {
             Ok(Response::Contents(old_contents::contents(context.repo, &recipes)))
         }
+        Request::Read { recipes } => old_contents::read(context.repo, &recipes).map(Response::Read),
         Request::OldContents { recipes, write } => {
             old_contents::old_contents(context.repo, &recipes, write).map(Response::OldContents)
         }

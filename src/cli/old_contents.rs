@@ -2,14 +2,16 @@
 
 use crate::admin::{
     BarrierReport, BarrierRequest, BarrierRow, ChangedRow, ChangesReport, ContentsReport, OldContentsReport,
-    Request, Response, barrier_file, old_content_file,
+    ReadReport, Request, Response, barrier_file, contents_file, old_content_file,
 };
 use crate::backing::stub;
 use crate::beneath::Root;
+use crate::chunk::ChunkParams;
 use crate::contents::SimilarOptions;
 use crate::control::{Client, ControlError, DaemonInfo};
 use crate::id::{ChunkId, RecipeId};
 use crate::query::Match;
+use crate::repo::Layout;
 use crate::sync::SyncError;
 use crate::sync::attributes::acl;
 use crate::sync::memory::Print;
@@ -118,6 +120,10 @@ impl OldContents for StoreOldContents {
             .map(|(recipe, now)| if now { Known::Now(recipe) } else { Known::Before(recipe) })
     }
 
+    fn chunk_params(&self) -> Option<ChunkParams> {
+        Layout { root: self.info.root.clone(), state: self.state.clone() }.chunk_params().ok()
+    }
+
     fn has(&mut self, recipes: &[RecipeId]) -> Result<Vec<bool>, SyncError> {
         let mut found = Vec::new();
         for some in recipes.chunks(RECIPES_IN_REQUEST) {
@@ -136,6 +142,29 @@ impl OldContents for StoreOldContents {
             // For example a daemon of an earlier release. The sync reads the files.
             _ => vec![None; recipes.len()],
         }
+    }
+
+    fn read_together(&mut self, recipes: &[RecipeId]) -> Result<Vec<Option<Vec<u8>>>, SyncError> {
+        let path = self.state.join(contents_file());
+        // Left by an interrupted sync.
+        let _ = std::fs::remove_file(&path);
+        let asked = recipes.iter().map(RecipeId::to_string).collect();
+        let Ok(Response::Read(ReadReport { bytes })) = self.ask(&Request::Read { recipes: asked }) else {
+            // For example a daemon of an earlier release. The sync reads the files.
+            return Ok(vec![None; recipes.len()]);
+        };
+        let all = std::fs::read(&path);
+        let _ = std::fs::remove_file(&path);
+        let all = all.map_err(|e| SyncError::io("read", path.display().to_string(), e))?;
+        let mut rest = &all[..];
+        let mut content = |len: Option<u64>| {
+            let (content, after) = rest.split_at_checked(usize::try_from(len?).ok()?)?;
+            rest = after;
+            Some(content.to_vec())
+        };
+        let mut found: Vec<_> = bytes.into_iter().map(&mut content).collect();
+        found.resize(recipes.len(), None);
+        Ok(found)
     }
 
     fn read(&mut self, recipe: RecipeId) -> Result<Option<File>, SyncError> {

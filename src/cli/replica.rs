@@ -329,6 +329,11 @@ impl Mounted {
         Ok(Rules { groups, selection, owners })
     }
 
+    /// Returns whether the mount ends with the sync.
+    pub(super) fn is_temporary(&self) -> bool {
+        self.temporary
+    }
+
     /// Ends the private mount.
     pub(super) fn end(&mut self) {
         if !std::mem::take(&mut self.temporary) {

@@ -133,7 +133,7 @@ impl Serve {
         if !self.dry_run {
             synced::note(&mounted.memory, &mounted.tree, &session, None)?;
         }
-        if session.outcome().here != Summary::default() && !self.dry_run {
+        if mounted.is_temporary() && session.outcome().here != Summary::default() && !self.dry_run {
             local.settle()?;
         }
         Ok(())

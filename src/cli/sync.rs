@@ -165,7 +165,7 @@ impl Sync {
             Ok(done) => done,
             Err(trouble) => return Err(self.explain(trouble, &target, &mut connection)),
         };
-        if session.outcome().here != Summary::default() && !self.dry_run {
+        if mounted.is_temporary() && session.outcome().here != Summary::default() && !self.dry_run {
             local.settle()?;
         }
         connection.may_take(SETTLING);

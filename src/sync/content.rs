@@ -125,6 +125,11 @@ pub trait Source {
     /// Opens a content of this side's tree. An error that is [`SyncError::of_one_file`] withholds only this content.
     fn open(&mut self, content: ContentId) -> Result<File, SyncError>;
 
+    /// Announces the contents that will be opened next, with their sizes in bytes, so that they can be read together.
+    fn ahead(&mut self, _next: &mut dyn Iterator<Item = (ContentId, u64)>) -> Result<(), SyncError> {
+        Ok(())
+    }
+
     /// Returns whether the file that was opened last is unchanged.
     fn is_still(&mut self, _content: ContentId) -> Result<bool, SyncError> {
         Ok(true)
@@ -204,6 +209,8 @@ impl Sender {
             let Some(leaving) = &mut self.current else {
                 let Some((number, want)) = self.wants.pop_front() else { break };
                 let Want { content, size, have, .. } = want;
+                let next = self.wants.iter().map(|(_, want)| (want.content, want.size));
+                source.ahead(&mut std::iter::once((content, size)).chain(next))?;
                 let file = match source.open(content) {
                     Ok(file) => file,
                     Err(e) => {

@@ -12,6 +12,7 @@ use super::memory::Memory;
 use super::old_contents::OldContents;
 use super::plan::Op;
 use super::proto::Done;
+use super::recipes::Recipes;
 use super::replica::Replica;
 use super::rules::Rules;
 use super::scan::Report;
@@ -23,6 +24,7 @@ use super::unfit::{self, Lacking, Xattrs};
 use super::version::{Dag, Snapshot, SnapshotId};
 use crate::beneath::Root;
 use crate::id::RecipeId;
+use ahead::Ahead;
 use basis::Basis;
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -71,6 +73,10 @@ pub struct Local<'a> {
     /// Times of directories that the peer sent, and directories in which steps changed names.
     their_times: BTreeMap<TreePath, Time>,
     touched: BTreeSet<TreePath>,
+    /// Contents that were read before they are sent.
+    ahead: Ahead,
+    /// Recipes of arriving contents.
+    recipes: Option<Recipes>,
     /// Contents that are sent from a copy, since their files have changed.
     copied: BTreeSet<ContentId>,
     /// Features of this side for the peer: [`Replica::features`].
@@ -93,6 +99,7 @@ impl<'a> Local<'a> {
         let mut local = Local::new(open_root(path)?, Memory::open(state)?, store, past, report);
         local.rules = rules.clone();
         local.staging.direct = local.past.as_ref().and_then(|past| past.below_mount()).map(Arc::new);
+        local.recipes = local.past.as_ref().and_then(|past| past.chunk_params()).map(Recipes::new);
         local.staging.recover(&local.root)?;
         local.rescue()?;
         unfit::retry(&local.root, &mut local.memory.unfit);
@@ -155,6 +162,8 @@ impl<'a> Local<'a> {
             left_out: None,
             their_times: BTreeMap::new(),
             touched: BTreeSet::new(),
+            ahead: Ahead::default(),
+            recipes: None,
             copied: BTreeSet::new(),
             features: Vec::new(),
         }
@@ -259,6 +268,7 @@ impl<'a> Local<'a> {
 
     fn commit(&mut self, snapshot: &Snapshot) -> Result<(), SyncError> {
         self.note_part_taken(snapshot)?;
+        self.recipes.iter().for_each(|recipes| recipes.note(&mut self.memory.cache));
         let head = self.memory.dag.add(snapshot.clone())?;
         let since = self.memory.since.clone();
         self.memory.head = Some(head);
@@ -295,8 +305,7 @@ impl Local<'_> {
         self.memory.save_unfit()
     }
 
-    /// Waits, after a sync that changed files, until the store has them, so that their next changes can be sent as
-    /// deltas.
+    /// Waits, after a sync that changed files, until the store has them: for a mount that ends with the sync.
     pub fn settle(&mut self) -> Result<(), SyncError> {
         let Some(past) = &mut self.past else { return Ok(()) };
         past.settle()?;
@@ -309,11 +318,13 @@ impl Local<'_> {
 
 impl Sink for Local<'_> {
     fn begin(&mut self, content: ContentId) -> Result<(), SyncError> {
+        self.recipes.iter_mut().for_each(Recipes::begin);
         self.staging.begin(content);
         Ok(())
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), SyncError> {
+        self.recipes.iter_mut().for_each(|recipes| recipes.write(bytes));
         self.staging.write(&self.root, bytes)
     }
 
@@ -326,6 +337,7 @@ impl Sink for Local<'_> {
     }
 
     fn finish(&mut self, content: ContentId) -> Result<(), SyncError> {
+        self.recipes.iter_mut().for_each(|recipes| recipes.finish(content));
         self.staging.finish(&self.root, content)
     }
 
@@ -578,6 +590,7 @@ impl Replica for Local<'_> {
     }
 }
 
+mod ahead;
 mod basis;
 mod looking;
 mod part;

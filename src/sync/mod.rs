@@ -55,6 +55,7 @@ pub mod plan;
 pub mod presence;
 pub mod print;
 pub mod proto;
+mod recipes;
 mod removed_contents;
 pub mod replica;
 pub mod rules;

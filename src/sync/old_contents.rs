@@ -4,6 +4,7 @@ use super::error::SyncError;
 use super::print::Print;
 use super::tree::{ContentId, Time, TreePath};
 use crate::beneath::Root;
+use crate::chunk::ChunkParams;
 use crate::id::RecipeId;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -59,11 +60,19 @@ pub struct Changes {
 pub trait OldContents {
     /// Returns the recipe of the file at `path`, if it is known.
     fn recipe(&mut self, path: &TreePath) -> Option<Known>;
+    /// Returns the chunk sizes of the store, if they are known.
+    fn chunk_params(&self) -> Option<ChunkParams> {
+        None
+    }
     /// Returns which of these recipes the store can still read.
     fn has(&mut self, recipes: &[RecipeId]) -> Result<Vec<bool>, SyncError>;
     /// Returns the contents of these recipes, as far as they are known without reading.
     fn contents(&mut self, recipes: &[RecipeId]) -> Vec<Option<ContentId>> {
         vec![None; recipes.len()]
+    }
+    /// Returns these contents, as far as they can be read together: for small ones.
+    fn read_together(&mut self, recipes: &[RecipeId]) -> Result<Vec<Option<Vec<u8>>>, SyncError> {
+        Ok(vec![None; recipes.len()])
     }
     /// Returns the content in a file without a name; `None` if it is gone.
     fn read(&mut self, recipe: RecipeId) -> Result<Option<File>, SyncError>;

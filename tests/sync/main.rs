@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod arrived;
 mod merge_tool;
 mod owners;
 mod scenarios;

@@ -2,7 +2,7 @@
 
 use super::Local;
 use crate::id::RecipeId;
-use crate::sync::content::{CHANGED, Sink, Source};
+use crate::sync::content::{CHANGED, Sink, Source, nameless};
 use crate::sync::error::{self, SyncError};
 use crate::sync::print::{print, unchanged};
 use crate::sync::tree::{ContentId, TreePath};
@@ -57,6 +57,13 @@ impl Source for Local<'_> {
         if let Some(kept) = self.kept(content)? {
             return Ok(kept);
         }
+        if let Some(bytes) = self.ahead.take(content) {
+            let mut file = nameless()?;
+            let written = file.write_all(&bytes).and_then(|()| file.rewind());
+            written.map_err(|e| SyncError::io("write", "a file in memory", e))?;
+            self.copied.insert(content);
+            return Ok(file);
+        }
         let gone = || {
             // Only an older peer asks for it.
             let not_here = format!(
@@ -85,6 +92,10 @@ impl Source for Local<'_> {
             }
         }
         self.past(content)?.ok_or_else(|| SyncError::Changed(CHANGED.to_owned()))
+    }
+
+    fn ahead(&mut self, next: &mut dyn Iterator<Item = (ContentId, u64)>) -> Result<(), SyncError> {
+        self.read_ahead(next)
     }
 
     fn is_still(&mut self, content: ContentId) -> Result<bool, SyncError> {
