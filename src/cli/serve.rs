@@ -133,7 +133,8 @@ impl Serve {
         if !self.dry_run {
             synced::note(&mounted.memory, &mounted.tree, &session, None)?;
         }
-        if mounted.is_temporary() && session.outcome().here != Summary::default() && !self.dry_run {
+        let waits = mounted.is_temporary() || local.is_soon_settled();
+        if waits && session.outcome().here != Summary::default() && !self.dry_run {
             local.settle()?;
         }
         Ok(())

@@ -165,7 +165,8 @@ impl Sync {
             Ok(done) => done,
             Err(trouble) => return Err(self.explain(trouble, &target, &mut connection)),
         };
-        if mounted.is_temporary() && session.outcome().here != Summary::default() && !self.dry_run {
+        let waits = mounted.is_temporary() || local.is_soon_settled();
+        if waits && session.outcome().here != Summary::default() && !self.dry_run {
             local.settle()?;
         }
         connection.may_take(SETTLING);

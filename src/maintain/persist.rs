@@ -1,9 +1,22 @@
-//! Writing the index to disk.
+//! Waiting for the queue of conversions, and writing the index to disk.
 
 use super::Maintenance;
-use crate::contents::error::Result;
+use crate::backing;
+use crate::contents::error::{OverlayError, Result};
 
 impl Maintenance {
+    /// Waits for the files in the queue, at its usual speed; `progress` as for [`Maintenance::settle`].
+    pub(crate) fn wait_for_queue(&self, progress: &mut dyn FnMut(usize) -> bool) -> Result<bool> {
+        let settled = self.converter.queue.settle(progress);
+        self.persist()?;
+        if !self.tree.read_only {
+            // For the records of stubs: not every filesystem writes them out with the packs.
+            let root = backing::open_dir(self.tree.backing.root())?;
+            rustix::fs::syncfs(&root).map_err(|e| OverlayError::io("sync", "the backing filesystem", e))?;
+        }
+        Ok(settled)
+    }
+
     /// Writes the index to disk and makes it durable.
     pub fn persist(&self) -> Result<()> {
         if self.tree.read_only {

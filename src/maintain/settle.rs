@@ -1,8 +1,7 @@
 //! Waiting until everything that was written is in the store.
 
 use super::Maintenance;
-use crate::backing;
-use crate::contents::error::{OverlayError, Result};
+use crate::contents::error::Result;
 
 impl Maintenance {
     /// Waits until every file that was closed before this call is chunked, indexed and durable, also files that have not
@@ -12,17 +11,5 @@ impl Maintenance {
     pub fn settle(&self, progress: &mut dyn FnMut(usize) -> bool) -> Result<bool> {
         let _hurry = self.converter.hurry();
         Ok(self.look_below_renamed(&mut || progress(0)) && self.wait_for_queue(progress)?)
-    }
-
-    /// The same for files in the queue, at its usual speed.
-    pub(crate) fn wait_for_queue(&self, progress: &mut dyn FnMut(usize) -> bool) -> Result<bool> {
-        let settled = self.converter.queue.settle(progress);
-        self.persist()?;
-        if !self.tree.read_only {
-            // For the records of stubs: not every filesystem writes them out with the packs.
-            let root = backing::open_dir(self.tree.backing.root())?;
-            rustix::fs::syncfs(&root).map_err(|e| OverlayError::io("sync", "the backing filesystem", e))?;
-        }
-        Ok(settled)
     }
 }

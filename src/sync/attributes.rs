@@ -12,10 +12,12 @@
 //! - A value names accounts; each device translates the names ([`super::owners`]). So a peer determines no ids.
 //! - Pure.
 
+mod account;
 pub mod acl;
 pub mod interned;
 
 use super::shared_map::SharedMap;
+pub use account::{id_of, is_account};
 use acl::Key;
 use std::collections::BTreeSet;
 
@@ -28,8 +30,6 @@ pub const DEFAULT_ACL: &[u8] = b"default-acl";
 /// All reserved names.
 pub const RESERVED: [&[u8]; 3] = [ACL, DEFAULT_ACL, OWNER];
 
-/// Maximum bytes of the name of an account.
-const ACCOUNT_BYTES_MAX: usize = 255;
 /// The user whose files count as not owned by anyone else if two sides never agreed on an owner.
 const ROOT: &[u8] = b"root";
 
@@ -68,23 +68,6 @@ pub fn same_xattrs(a: &Values, b: &Values) -> bool {
         all.iter().filter(|(name, _)| !is_reserved(name))
     }
     a == b || xattrs(a).eq(xattrs(b))
-}
-
-/// Returns whether bytes are the name of a user or group, or `#` and an id.
-pub fn is_account(name: &[u8]) -> bool {
-    let good = |byte: &u8| !matches!(byte, 0..=31 | 127 | b':' | b',');
-    match name.first() {
-        None => false,
-        Some(b'#') => id_of(name).is_some(),
-        Some(_) => name.len() <= ACCOUNT_BYTES_MAX && name.iter().all(good),
-    }
-}
-
-/// Returns the id in `#1000`. The greatest number is not an id.
-pub fn id_of(name: &[u8]) -> Option<u32> {
-    let digits = std::str::from_utf8(name.strip_prefix(b"#")?).ok()?;
-    let id: u32 = digits.parse().ok()?;
-    (id != u32::MAX && id.to_string() == digits).then_some(id)
 }
 
 /// Returns the user and the group of a value of `owner`.

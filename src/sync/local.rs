@@ -305,7 +305,13 @@ impl Local<'_> {
         self.memory.save_unfit()
     }
 
-    /// Waits, after a sync that changed files, until the store has them: for a mount that ends with the sync.
+    /// Returns whether the store has all that arrived soon.
+    pub fn is_soon_settled(&self) -> bool {
+        self.recipes.as_ref().is_none_or(Recipes::are_few)
+    }
+
+    /// Waits, after a sync that changed files, until the store has them: so that their next changes can be sent as deltas, even if they
+    /// come at once.
     pub fn settle(&mut self) -> Result<(), SyncError> {
         let Some(past) = &mut self.past else { return Ok(()) };
         past.settle()?;

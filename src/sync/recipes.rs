@@ -1,5 +1,5 @@
-//! Recipes of arriving contents, as the store will have them once their files are converted. So a sync need not wait for that before
-//! it remembers them as bases of later deltas.
+//! Recipes of arriving contents, as the store will have them once their files are converted. So a sync that brings much need not wait
+//! for that before it remembers them as bases of later deltas.
 
 use super::print::Print;
 use super::tree::{ContentId, TreePath};
@@ -18,13 +18,18 @@ pub struct Recipes {
     /// Whether there are any.
     is_cut: bool,
     known: HashMap<ContentId, [u8; 16]>,
+    /// Bytes of all contents.
+    bytes: u64,
 }
+
+/// So much is in the store soon: number of contents, and bytes.
+const LITTLE: (usize, u64) = (1000, 64 << 20);
 
 impl Recipes {
     /// Begins for a store with these chunk sizes.
     pub fn new(params: ChunkParams) -> Recipes {
         let hasher = RecipeHasher::default();
-        Recipes { params, buffer: Vec::new(), hasher, is_cut: false, known: HashMap::new() }
+        Recipes { params, buffer: Vec::new(), hasher, is_cut: false, known: HashMap::new(), bytes: 0 }
     }
 
     /// Begins a content.
@@ -36,6 +41,7 @@ impl Recipes {
 
     /// Appends bytes to it. Memory: a few of the longest chunks, and `bytes`.
     pub fn write(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
         self.buffer.extend_from_slice(bytes);
         if self.buffer.len() >= 4 * self.params.max as usize {
             self.cut(false);
@@ -53,6 +59,11 @@ impl Recipes {
         }
         self.known.insert(content, std::mem::take(&mut self.hasher).finish().0);
         self.begin();
+    }
+
+    /// Returns whether so little arrived that it is in the store soon.
+    pub fn are_few(&self) -> bool {
+        self.known.len() <= LITTLE.0 && self.bytes <= LITTLE.1
     }
 
     fn cut(&mut self, last: bool) {

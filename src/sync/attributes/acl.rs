@@ -3,7 +3,7 @@
 //! The access ACL of a file has four entries that its mode has too: those of the owner, of others, and the mask. An access ACL
 //! here has the rest. A default ACL here has all entries.
 
-use super::is_account;
+use super::account::is_account;
 use std::collections::BTreeMap;
 
 /// Xattr of the access ACL.

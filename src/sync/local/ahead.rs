@@ -2,7 +2,6 @@
 
 use super::super::error::SyncError;
 use super::super::tree::ContentId;
-use super::Local;
 use crate::id::RecipeId;
 use std::collections::BTreeMap;
 
@@ -13,6 +12,9 @@ const CONTENTS_MIN: usize = 4;
 const CONTENT_BYTES_MAX: u64 = 64 << 10;
 const BYTES_MAX: u64 = 4 << 20;
 
+/// Reads contents by their recipes.
+type Read<'a> = dyn FnMut(&[RecipeId]) -> Result<Vec<Option<Vec<u8>>>, SyncError> + 'a;
+
 /// The contents that were read.
 #[derive(Default)]
 pub(super) struct Ahead {
@@ -22,44 +24,42 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
+    /// Returns a content that was read.
     pub(super) fn take(&mut self, content: ContentId) -> Option<Vec<u8>> {
         self.read.remove(&content)
     }
-}
 
-impl Local<'_> {
-    pub(super) fn read_ahead(
+    /// Reads some of the contents that are opened `next`, with their sizes in bytes. Call this before each of them is opened.
+    pub(super) fn fill(
         &mut self,
         next: &mut dyn Iterator<Item = (ContentId, u64)>,
+        recipe_of: &dyn Fn(ContentId) -> Option<RecipeId>,
+        read: &mut Read<'_>,
     ) -> Result<(), SyncError> {
-        if self.ahead.left > 0 {
-            self.ahead.left -= 1;
+        if self.left > 0 {
+            self.left -= 1;
             return Ok(());
         }
-        self.ahead.read.clear();
-        let Some(past) = &mut self.past else { return Ok(()) };
-        let (mut wanted, mut bytes) = (Vec::new(), 0);
-        let (mut looked, cache) = (0, &self.memory.cache);
+        self.read.clear();
+        let (mut wanted, mut looked, mut bytes) = (Vec::new(), 0_usize, 0);
         for (content, size) in next.take(CONTENTS_MAX) {
             bytes += size;
             if size > CONTENT_BYTES_MAX || bytes > BYTES_MAX {
                 break;
             }
             looked += 1;
-            let print = self.contents.get(&content).and_then(|path| cache.get(path));
-            let recipe = print.filter(|print| print.content == Some(content)).and_then(|print| print.recipe);
-            wanted.extend(recipe.map(|recipe| (content, RecipeId(recipe))));
+            wanted.extend(recipe_of(content).map(|recipe| (content, recipe)));
         }
         // The first one is opened now.
-        self.ahead.left = looked.max(1) - 1;
+        self.left = looked.saturating_sub(1);
         if wanted.len() < CONTENTS_MIN {
             return Ok(());
         }
         let recipes: Vec<RecipeId> = wanted.iter().map(|(_, recipe)| *recipe).collect();
-        let found = past.read_together(&recipes)?;
-        let found = wanted.into_iter().zip(found).filter_map(|((content, _), found)| Some((content, found?)));
+        let found = wanted.into_iter().zip(read(&recipes)?);
+        let found = found.filter_map(|((content, _), found)| Some((content, found?)));
         // Only a content that is the right one: the file may have changed since it was examined.
-        self.ahead.read = found.filter(|(content, bytes)| ContentId::of(bytes) == *content).collect();
+        self.read = found.filter(|(content, bytes)| ContentId::of(bytes) == *content).collect();
         Ok(())
     }
 }

@@ -95,7 +95,13 @@ impl Source for Local<'_> {
     }
 
     fn ahead(&mut self, next: &mut dyn Iterator<Item = (ContentId, u64)>) -> Result<(), SyncError> {
-        self.read_ahead(next)
+        let Some(past) = &mut self.past else { return Ok(()) };
+        let (contents, cache) = (&self.contents, &self.memory.cache);
+        let recipe_of = |content: ContentId| {
+            let print = cache.get(contents.get(&content)?)?;
+            print.recipe.filter(|_| print.content == Some(content)).map(RecipeId)
+        };
+        self.ahead.fill(next, &recipe_of, &mut |recipes| past.read_together(recipes))
     }
 
     fn is_still(&mut self, content: ContentId) -> Result<bool, SyncError> {
