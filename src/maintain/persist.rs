@@ -5,7 +5,8 @@ use crate::backing;
 use crate::contents::error::{OverlayError, Result};
 
 impl Maintenance {
-    /// Waits for the files in the queue, at its usual speed; `progress` as for [`Maintenance::settle`].
+    /// Waits for the files in the queue, at its usual speed. `progress` gets the number of files left, and stops the waiting by
+    /// returning false.
     pub(crate) fn wait_for_queue(&self, progress: &mut dyn FnMut(usize) -> bool) -> Result<bool> {
         let settled = self.converter.queue.settle(progress);
         self.persist()?;
