@@ -22,6 +22,11 @@ pub enum Request {
     },
     /// Wait until every closed file is chunked, indexed and durable.
     Settle,
+    /// The same, unless many files wait.
+    SettleFew {
+        /// The maximum number of files.
+        most: u64,
+    },
     /// Find files that resemble one file.
     Similar {
         /// The file: below the root, or with `outside` an absolute path.

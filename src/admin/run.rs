@@ -12,6 +12,7 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         Request::Status => status::status(context).map(Response::Status),
         Request::Scan { path } => scan::scan(context.repo, &path, report).map(Response::Scan),
         Request::Settle => settle::settle(context.repo, report).map(Response::Settle),
+        Request::SettleFew { most } => settle::settle_few(context.repo, most, report).map(Response::Settle),
         Request::Similar { path, outside, options } => {
             similar::similar(context, &path, outside, &options).map(Response::Similar)
         }

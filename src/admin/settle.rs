@@ -24,9 +24,20 @@ pub(super) fn settle(repo: &Repo, report: Report<'_>) -> Result<SettleReport, Ad
     if !settled {
         return Err(AdminError::Interrupted);
     }
+    Ok(now(repo))
+}
+
+/// Waits likewise, but gives up if more than `most` files wait.
+pub(super) fn settle_few(repo: &Repo, most: u64, report: Report<'_>) -> Result<SettleReport, AdminError> {
     let overlay = repo.overlay();
-    Ok(SettleReport {
-        pending: overlay.converter.pending() as u64,
-        kept_plain: overlay.converter.kept_plain() as u64,
-    })
+    let are_few = || overlay.converter.pending() as u64 <= most;
+    if are_few() {
+        overlay.maintenance.settle(&mut |_| are_few() && report(Progress::files("settling", 0, 0)))?;
+    }
+    Ok(now(repo))
+}
+
+fn now(repo: &Repo) -> SettleReport {
+    let converter = &repo.overlay().converter;
+    SettleReport { pending: converter.pending() as u64, kept_plain: converter.kept_plain() as u64 }
 }

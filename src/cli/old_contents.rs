@@ -257,9 +257,10 @@ impl OldContents for StoreOldContents {
         })
     }
 
-    fn settle(&mut self) -> Result<(), SyncError> {
+    fn settle(&mut self, most: Option<u64>) -> Result<(), SyncError> {
+        let request = most.map_or(Request::Settle, |most| Request::SettleFew { most });
         // The daemon does it anyway, sooner or later.
-        if let Err(e) = self.ask(&Request::Settle) {
+        if let Err(e) = self.ask(&request) {
             self.warn("the store could not be waited for, so some changed files are sent whole", Some(e));
         }
         Ok(())

@@ -133,9 +133,8 @@ impl Serve {
         if !self.dry_run {
             synced::note(&mounted.memory, &mounted.tree, &session, None)?;
         }
-        let waits = mounted.is_temporary() || local.is_soon_settled();
-        if waits && session.outcome().here != Summary::default() && !self.dry_run {
-            local.settle()?;
+        if session.outcome().here != Summary::default() && !self.dry_run {
+            local.settle(mounted.is_temporary())?;
         }
         Ok(())
     }

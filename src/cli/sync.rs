@@ -165,9 +165,8 @@ impl Sync {
             Ok(done) => done,
             Err(trouble) => return Err(self.explain(trouble, &target, &mut connection)),
         };
-        let waits = mounted.is_temporary() || local.is_soon_settled();
-        if waits && session.outcome().here != Summary::default() && !self.dry_run {
-            local.settle()?;
+        if session.outcome().here != Summary::default() && !self.dry_run {
+            local.settle(mounted.is_temporary())?;
         }
         connection.may_take(SETTLING);
         drop(connection);

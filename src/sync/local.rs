@@ -12,7 +12,7 @@ use super::memory::Memory;
 use super::old_contents::OldContents;
 use super::plan::Op;
 use super::proto::Done;
-use super::recipes::Recipes;
+use super::recipes::{CONTENTS_FEW, Recipes};
 use super::replica::Replica;
 use super::rules::Rules;
 use super::scan::Report;
@@ -305,16 +305,12 @@ impl Local<'_> {
         self.memory.save_unfit()
     }
 
-    /// Returns whether the store has all that arrived soon.
-    pub fn is_soon_settled(&self) -> bool {
-        self.recipes.as_ref().is_none_or(Recipes::are_few)
-    }
-
     /// Waits, after a sync that changed files, until the store has them: so that their next changes can be sent as deltas, even if they
-    /// come at once.
-    pub fn settle(&mut self) -> Result<(), SyncError> {
-        let Some(past) = &mut self.past else { return Ok(()) };
-        past.settle()?;
+    /// come at once. Without `all`, waits only if few contents arrived, and few files wait.
+    pub fn settle(&mut self, all: bool) -> Result<(), SyncError> {
+        let few = self.recipes.as_ref().is_none_or(Recipes::are_few);
+        let Some(past) = self.past.as_mut().filter(|_| all || few) else { return Ok(()) };
+        past.settle((!all).then_some(CONTENTS_FEW))?;
         let mut prints = self.memory.cache.clone();
         self.note_recipes(&mut prints, None);
         self.memory.set_cache(prints);

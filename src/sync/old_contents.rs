@@ -97,6 +97,6 @@ pub trait OldContents {
     }
     /// Makes everything durable that was written to the directory. Reports an error of any write since this was opened.
     fn sync_all(&mut self) -> Result<(), SyncError>;
-    /// Waits until all written files are in the store.
-    fn settle(&mut self) -> Result<(), SyncError>;
+    /// Waits until all written files are in the store; gives up if more than `most` files wait.
+    fn settle(&mut self, most: Option<u64>) -> Result<(), SyncError>;
 }

@@ -22,8 +22,9 @@ pub struct Recipes {
     bytes: u64,
 }
 
-/// So much is in the store soon: number of contents, and bytes.
-const LITTLE: (usize, u64) = (1000, 64 << 20);
+/// So many contents, and so many bytes, are in the store soon.
+pub const CONTENTS_FEW: u64 = 1000;
+const BYTES_FEW: u64 = 64 << 20;
 
 impl Recipes {
     /// Begins for a store with these chunk sizes.
@@ -61,9 +62,9 @@ impl Recipes {
         self.begin();
     }
 
-    /// Returns whether so little arrived that it is in the store soon.
+    /// Returns whether few contents arrived.
     pub fn are_few(&self) -> bool {
-        self.known.len() <= LITTLE.0 && self.bytes <= LITTLE.1
+        self.known.len() as u64 <= CONTENTS_FEW && self.bytes <= BYTES_FEW
     }
 
     fn cut(&mut self, last: bool) {

@@ -134,7 +134,7 @@ impl OldContents for Kept<'_> {
         Some(rows)
     }
 
-    fn settle(&mut self) -> Result<(), SyncError> {
+    fn settle(&mut self, _: Option<u64>) -> Result<(), SyncError> {
         Ok(())
     }
 }
