@@ -22,7 +22,7 @@ pub struct Recipes {
     bytes: u64,
 }
 
-/// So many contents, and so many bytes, are in the store soon.
+/// Maximum number of contents, and of their bytes, that count as few: the store has them soon.
 pub const CONTENTS_FEW: u64 = 1000;
 const BYTES_FEW: u64 = 64 << 20;
 
