@@ -29,7 +29,7 @@ fn a_file_that_has_just_arrived_is_a_base_of_a_delta() {
             fs::write(a.root().join(n.to_string()), noise(n, 200)).unwrap();
         }
         assert_eq!(a.sync(&b, &[]).0, 0);
-        // The sync did not wait for so many.
+        // The sync does not wait for more than 1,000 contents.
         succeed(b.mount.dedupctl().arg("settle").arg(b.root()));
         for name in ["long", "zeros", "7"] {
             edit(&b.root().join(name));

@@ -4,7 +4,7 @@ use super::*;
 use std::time::{Duration, SystemTime};
 
 impl Copy {
-    /// Sets the time of a directory to so many seconds ago.
+    /// Sets the time of a directory to this many seconds ago.
     fn age(&self, path: &str, seconds: u64) {
         let time = SystemTime::now() - Duration::from_secs(seconds);
         File::open(self.at(path)).unwrap().set_modified(time).unwrap();
