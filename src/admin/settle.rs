@@ -29,11 +29,8 @@ pub(super) fn settle(repo: &Repo, report: Report<'_>) -> Result<SettleReport, Ad
 
 /// Waits likewise, but gives up if more than `most` files wait.
 pub(super) fn settle_few(repo: &Repo, most: u64, report: Report<'_>) -> Result<SettleReport, AdminError> {
-    let overlay = repo.overlay();
-    let are_few = || overlay.converter.pending() as u64 <= most;
-    if are_few() {
-        overlay.maintenance.settle(&mut |_| are_few() && report(Progress::files("settling", 0, 0)))?;
-    }
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    repo.overlay().maintenance.settle_few(most, &mut || report(Progress::files("settling", 0, 0)))?;
     Ok(now(repo))
 }
 

@@ -6,12 +6,13 @@
 
 use crate::backing;
 use crate::catalog::NAMED_DIRS_MAX;
+use crate::contents::Result;
 use crate::contents::throttle::Priority;
 use crate::maintain::Maintenance;
-use crate::maintain::renamed_dirs::Dirs;
+use crate::maintain::renamed_dirs::{Dirs, Pass};
 use crate::maintain::scan::RESTING_FACTOR;
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// Files in the queue that one pass over it examines.
@@ -21,9 +22,9 @@ const WAIT: Duration = Duration::from_millis(10);
 
 impl Maintenance {
     /// Examines the files below renamed directories; waits if another thread does. Ends early, and returns false, if `keep_going`
-    /// returned false.
+    /// returned false; the next pass examines the directories that are left.
     pub(crate) fn look_below_renamed(&self, keep_going: &mut dyn FnMut() -> bool) -> bool {
-        let _pass = loop {
+        let pass = loop {
             match self.renamed.pass() {
                 Some(pass) => break pass,
                 None if keep_going() => std::thread::sleep(WAIT),
@@ -31,29 +32,32 @@ impl Maintenance {
             }
         };
         let Dirs { few, all } = self.renamed.take();
-        let mut paths = Vec::new();
-        for dir in few.into_values() {
-            // A removed directory has no path.
-            paths.extend(self.tree.path_of(&dir));
-            self.tree.inodes.release(dir);
-        }
-        if all {
-            paths = vec![PathBuf::new()];
-        }
         let mut goes_on = true;
-        for path in paths {
+        let mut look_below = |path: &Path| {
             let mut keep_going = || {
                 goes_on = goes_on && keep_going();
                 goes_on
             };
-            if let Err(e) = self.look_below(&path, &mut keep_going) {
+            if let Err(e) = self.look_below(path, &pass, &mut keep_going) {
                 tracing::warn!("{}: files below keep the policy of their old name: {e}", path.display());
+            }
+            goes_on
+        };
+        if all && !look_below(Path::new("")) {
+            self.renamed.add_all();
+        }
+        for dir in few.into_values() {
+            // A removed directory has no path.
+            let done = all || self.tree.path_of(&dir).is_none_or(|path| look_below(&path));
+            match done {
+                true => self.tree.inodes.release(dir),
+                false => self.renamed.add(dir),
             }
         }
         goes_on
     }
 
-    fn look_below(&self, path: &Path, keep_going: &mut dyn FnMut() -> bool) -> crate::contents::Result<()> {
+    fn look_below(&self, path: &Path, pass: &Pass<'_>, keep_going: &mut dyn FnMut() -> bool) -> Result<()> {
         let (mut priority, mut queued) = (Priority::default(), HashSet::new());
         let mut names = self.catalog.finder(&self.tree.backing);
         self.tree.walk(path, &mut |path, found| {
@@ -67,8 +71,10 @@ impl Maintenance {
             } else {
                 names.shed(NAMED_DIRS_MAX);
                 let mut finder = self.catalog.finder(&self.tree.backing);
-                if let Err(e) = self.scan_file(&inode, &mut finder, &mut names) {
-                    tracing::warn!("{}: keeps the policy of its old name: {e}", path.display());
+                match self.scan_file(&inode, &mut finder, &mut names) {
+                    Ok((_, true)) => pass.queued(),
+                    Ok((_, false)) => {}
+                    Err(e) => tracing::warn!("{}: keeps the policy of its old name: {e}", path.display()),
                 }
             }
             self.tree.inodes.release(inode);

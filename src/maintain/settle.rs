@@ -12,4 +12,13 @@ impl Maintenance {
         let _hurry = self.converter.hurry();
         Ok(self.look_below_renamed(&mut || progress(0)) && self.wait_for_queue(progress)?)
     }
+
+    /// Waits likewise, but gives up once more than `most` files wait or one pass below renamed directories has queued so many.
+    pub fn settle_few(&self, most: usize, keep_going: &mut dyn FnMut() -> bool) -> Result<()> {
+        let are_few = || self.converter.pending().max(self.renamed.queued()) <= most;
+        if are_few() {
+            self.settle(&mut |_| are_few() && keep_going())?;
+        }
+        Ok(())
+    }
 }

@@ -22,6 +22,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 
+/// Where a sync puts together what arrives.
+const STAGING: &str = ".dedupfs-sync";
 const KEY: GuardKey = GuardKey([3; 32]);
 
 /// A backing directory with an overlay open on it.
@@ -233,6 +235,37 @@ fn a_file_that_is_open_while_it_is_scanned_is_converted_when_it_is_closed() {
     world.settle();
     assert_eq!(world.record("file").state, State::Settled);
     assert_eq!(world.read("file").unwrap(), noise(4, 20_000));
+}
+
+/// A sync waits so that changed files are sent as deltas, not for the thousands of a first sync.
+///
+/// Seen to fail at 1,024 and 20,000 descriptors when only those in the queue were counted, and when the directories that a pass left
+/// were forgotten.
+#[test]
+fn a_wait_for_few_files_gives_up_for_many_and_leaves_none_behind() {
+    const FEW: usize = 1000;
+    let world = World::new();
+    let converted = |dir: &str, files: usize| {
+        let is_stub = |path: PathBuf| rustix::fs::getxattr(path, XATTR, &mut [0; 64][..]).is_ok();
+        (0..files).filter(|file| is_stub(world.path(&format!("{dir}/{file}")))).count()
+    };
+    for (name, files) in [("few", FEW / 2), ("many", 5 * FEW)] {
+        let staged = world.path(STAGING).join(name);
+        std::fs::create_dir_all(&staged).unwrap();
+        for file in 0..files {
+            std::fs::write(staged.join(file.to_string()), noise(file as u64, 5000)).unwrap();
+        }
+        let staging = world.overlay.tree.lookup(ROOT, OsStr::new(STAGING)).unwrap();
+        let [old, new] = [staging.node, ROOT].map(|dir| (dir, OsStr::new(name)));
+        let caller = Caller { uid: 0, gid: 0, umask: 0o022 };
+        world.overlay.tree.rename(old, new, 0, caller).unwrap();
+        world.overlay.tree.forget(staging.node, 1);
+        world.overlay.maintenance.settle_few(FEW, &mut || true).unwrap();
+        let done = converted(name, files);
+        assert_eq!(done == files, files < FEW, "{done} of {files}");
+        world.settle();
+        assert_eq!(converted(name, files), files);
+    }
 }
 
 /// A page may hold what is being written: dropped from a file that is in use, the old bytes would come back.

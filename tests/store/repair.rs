@@ -35,7 +35,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -350,25 +350,29 @@ fn damaged_world() -> World {
     world
 }
 
-fn dedupctl(args: &[&str], path: &Path, code: i32) -> CheckReport {
+/// Runs the command until no process that is just being started has inherited the lock, as in `World::open`.
+fn once_free(command: &mut Command) -> Output {
     let end = Instant::now() + Duration::from_secs(10);
-    let output = loop {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dedupctl"));
-        let output = command.args(args).arg("--json").arg(path).output().unwrap();
-        // As in `World::open`.
+    loop {
+        let output = command.output().unwrap();
         if !String::from_utf8_lossy(&output.stderr).contains("in use") || Instant::now() > end {
-            break output;
+            return output;
         }
-    };
+    }
+}
+
+fn dedupctl(args: &[&str], path: &Path, code: i32) -> CheckReport {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dedupctl"));
+    let output = once_free(command.args(args).arg("--json").arg(path));
     assert_eq!(output.status.code(), Some(code), "{args:?}: {}", text(&output));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// Runs `dedupctl` with at most 100 open files.
-fn with_few_descriptors(args: &[&str], path: &Path) -> std::process::Output {
+fn with_few_descriptors(args: &[&str], path: &Path) -> Output {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 100; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_dedupctl")]);
-    command.args(args).arg(path).output().unwrap()
+    once_free(command.args(args).arg(path))
 }
 
 #[test]
