@@ -15,7 +15,7 @@
 //! - Memory: that of the coder; a stream is stored in a file without a name until it is complete.
 
 use super::content::Withheld;
-use super::content::{CHANGED, Sink, Source, Want};
+use super::content::{CHANGED, Sink, Source, TOGETHER_MAX, Want};
 use super::delta::{
     BASES_MAX, BaseId, Bases, DeltaError, Encoder, Limits, Options, ReadAt, Receiver, Resemblance, choose,
     decode,
@@ -35,8 +35,10 @@ const TARGETS_MAX: usize = 400;
 const TARGET_BYTES: u64 = 256 << 20;
 /// Bytes of a stream in one frame.
 pub const PART_BYTES_MAX: usize = 256 << 10;
-/// Smaller contents are encoded against their older content only; the sender does not search for similar bases.
+/// Minimum size of a content for which the sender searches for similar bases: of one without an older content, and of one whose
+/// older content it cannot read, as of a file that is edited more often than it is stored. A search takes 10 ms.
 const SEARCHED_BYTES_MIN: u64 = 512;
+const SEARCHED_EDITED_BYTES_MIN: u64 = 16 << 10;
 /// Limits of the search for similar bases: contents without an older one, and time.
 const SEARCHES_MAX: usize = 512;
 const SEARCH_TIME: Duration = Duration::from_secs(10);
@@ -152,9 +154,10 @@ impl Teller {
                 _ => false,
             };
             let mut similar = Vec::new();
+            let searched_min = if hint.is_some() { SEARCHED_EDITED_BYTES_MIN } else { SEARCHED_BYTES_MIN };
             if readable
                 && !held
-                && want.size >= SEARCHED_BYTES_MIN
+                && want.size >= searched_min
                 && ranks.content(0).is_some()
                 && searches < SEARCHES_MAX
                 && began.elapsed() < SEARCH_TIME
@@ -248,6 +251,10 @@ impl Teller {
     /// Encodes a batch as a stream. Waits for a file that was changed meanwhile, or leaves it out.
     fn encode(&self, batch: &[Target], wait: bool, source: &mut dyn Source) -> Result<Encoded, SyncError> {
         let mut opened = Opened(HashMap::new());
+        let bases = batch.iter().flat_map(|target| &target.bases);
+        let bases: BTreeSet<ContentId> = bases.filter_map(|base| self.ranks.content(base.0)).collect();
+        let bases: Vec<ContentId> = bases.into_iter().take(TOGETHER_MAX).collect();
+        source.past_together(&bases)?;
         for base in batch.iter().flat_map(|target| &target.bases) {
             if !opened.0.contains_key(base)
                 && let Some(content) = self.ranks.content(base.0)
@@ -261,7 +268,8 @@ impl Teller {
             let mut spool = source.spool()?;
             let options = Options { archives, ..Options::default() };
             let mut encoder = Encoder::new(&opened, options, BufWriter::new(&spool)).map_err(encoding)?;
-            for target in batch {
+            for (n, target) in batch.iter().enumerate() {
+                source.ahead(&mut batch[n..].iter().map(|next| (next.content, next.size)))?;
                 let bases: Vec<BaseId> =
                     target.bases.iter().copied().filter(|base| opened.0.contains_key(base)).collect();
                 let told = source.open(target.content).and_then(|file| {
@@ -326,8 +334,9 @@ fn resembling_gone(
     let gone = match gone {
         Some(gone) => gone,
         None => {
-            let known = source.gone().into_iter().filter(|content| ranks.rank(*content).is_some());
-            gone.insert(RemovedContents::of(known.collect::<Vec<_>>().into_iter(), source)?)
+            let mut known = source.gone();
+            known.retain(|content| ranks.rank(*content).is_some());
+            gone.insert(RemovedContents::of(&known, source)?)
         }
     };
     match gone.is_empty() {

@@ -120,6 +120,9 @@ impl<R: Read> Cutter<R> {
     }
 }
 
+/// Maximum number of former contents that are read together.
+pub const TOGETHER_MAX: usize = 500;
+
 /// Contents that a sender can read.
 pub trait Source {
     /// Opens a content of this side's tree. An error that is [`SyncError::of_one_file`] withholds only this content.
@@ -139,6 +142,11 @@ pub trait Source {
     /// true for it.
     fn holds(&mut self, _content: ContentId) -> Result<bool, SyncError> {
         Ok(false)
+    }
+
+    /// Announces the contents, at most [`TOGETHER_MAX`], that [`Source::past`] opens next, so that they can be read together.
+    fn past_together(&mut self, _contents: &[ContentId]) -> Result<(), SyncError> {
+        Ok(())
     }
 
     /// Opens a content that [`Source::holds`], by its expected hash; `None` if it is gone.

@@ -17,7 +17,7 @@ use super::merge::{self, Conflict, Merged, conflict_name, parse_conflict_name};
 use super::plan::{self, Op};
 use super::tree::{ContentId, Entry, Ident, Kind, Tree, TreePath, join, split};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -136,7 +136,7 @@ impl Groups {
         let now: Vec<(&TreePath, &Kind)> = seen.iter().map(|(path, seen)| (path, &seen.kind)).collect();
         let found = self.find(&now, &|_| false);
         let is_dir = |path: &TreePath| seen[path].kind.is_dir();
-        let apart = apart(&found, &is_dir, &seen.iter().map(|(path, seen)| (path, seen.inode)).collect());
+        let apart = apart(&found, &is_dir, &|| seen.iter().map(|(path, seen)| (path, seen.inode)).collect());
         for (path, inode) in apart {
             seen.entry(path).and_modify(|seen| seen.inode = inode);
         }
@@ -144,7 +144,7 @@ impl Groups {
         let is_dir = |path: &TreePath| last.entries[path].kind.is_dir();
         let found = self.find(&kinds(last), &|_| false);
         let apart =
-            self::apart(&found, &is_dir, &inodes.iter().map(|(path, inode)| (path, *inode)).collect());
+            self::apart(&found, &is_dir, &|| inodes.iter().map(|(path, inode)| (path, *inode)).collect());
         inodes.extend(apart);
         identify::identify(seen, last, &inodes, agreed, device, seq)
     }
@@ -210,14 +210,18 @@ impl Groups {
 
 /// Returns other inode numbers for members of groups, so that they differ from the same inodes outside. This concerns
 /// entries in directories, and files of a database that have names elsewhere.
-fn apart(
+fn apart<'a>(
     groups: &BTreeMap<TreePath, Vec<Vec<u8>>>,
     is_dir: &dyn Fn(&TreePath) -> bool,
-    inodes: &BTreeMap<&TreePath, Inode>,
+    inodes: &dyn Fn() -> HashMap<&'a TreePath, Inode>,
 ) -> BTreeMap<TreePath, Inode> {
-    let mut names: BTreeMap<Inode, usize> = BTreeMap::new();
-    inodes.values().for_each(|inode| *names.entry(*inode).or_default() += 1);
     let mut apart = BTreeMap::new();
+    if groups.is_empty() {
+        return apart;
+    }
+    let inodes = inodes();
+    let mut names: HashMap<Inode, usize> = HashMap::new();
+    inodes.values().for_each(|inode| *names.entry(*inode).or_default() += 1);
     for (path, members) in groups {
         let Some((_, number)) = inodes.get(path) else { continue };
         let dir = is_dir(path);
@@ -234,17 +238,23 @@ fn apart(
 /// Makes all names of an inode agree on its latest state. They may differ if the file was written while the scan
 /// examined one name after the other.
 fn agree_on_links(seen: &mut BTreeMap<TreePath, Seen>) {
-    let mut latest: BTreeMap<Inode, (usize, Seen)> = BTreeMap::new();
-    for now in seen.values().filter(|now| !now.kind.is_dir()) {
-        let (names, last) = latest.entry(now.inode).or_insert_with(|| (0, now.clone()));
-        *names += 1;
+    let mut inodes: Vec<Inode> =
+        seen.values().filter(|now| !now.kind.is_dir()).map(|now| now.inode).collect();
+    inodes.sort_unstable();
+    let several = inodes.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+    let several: HashSet<Inode> = several.collect();
+    if several.is_empty() {
+        return;
+    }
+    let mut latest: HashMap<Inode, Seen> = HashMap::new();
+    for now in seen.values().filter(|now| !now.kind.is_dir() && several.contains(&now.inode)) {
+        let last = latest.entry(now.inode).or_insert_with(|| now.clone());
         if (now.mtime, &now.kind) > (last.mtime, &last.kind) {
             last.clone_from(now);
         }
     }
-    latest.retain(|_, (names, _)| *names > 1);
     for now in seen.values_mut() {
-        if let Some((_, last)) = latest.get(&now.inode) {
+        if let Some(last) = latest.get(&now.inode) {
             now.clone_from(last);
         }
     }

@@ -40,7 +40,7 @@ pub struct Local<'a> {
     memory: Memory,
     staging: Staging,
     /// The path of each content of the tree.
-    contents: BTreeMap<ContentId, TreePath>,
+    contents: HashMap<ContentId, TreePath>,
     /// Contents of groups that change all the time, as the scan found them.
     kept: BTreeMap<ContentId, File>,
     tree: Tree,
@@ -73,8 +73,9 @@ pub struct Local<'a> {
     /// Times of directories that the peer sent, and directories in which steps changed names.
     their_times: BTreeMap<TreePath, Time>,
     touched: BTreeSet<TreePath>,
-    /// Contents that were read before they are sent.
+    /// Contents that were read before they are sent, and former ones that were read before they are compared.
     ahead: Ahead,
+    past_ahead: Ahead,
     /// Recipes of arriving contents.
     recipes: Option<Recipes>,
     /// Contents that are sent from a copy, since their files have changed.
@@ -142,7 +143,7 @@ impl<'a> Local<'a> {
             store: store.to_owned(),
             memory,
             staging: Staging::default(),
-            contents: BTreeMap::new(),
+            contents: HashMap::new(),
             kept: BTreeMap::new(),
             tree: Tree::default(),
             here: None,
@@ -163,6 +164,7 @@ impl<'a> Local<'a> {
             their_times: BTreeMap::new(),
             touched: BTreeSet::new(),
             ahead: Ahead::default(),
+            past_ahead: Ahead::default(),
             recipes: None,
             copied: BTreeSet::new(),
             features: Vec::new(),

@@ -61,11 +61,11 @@ struct Form {
 /// Name of the file with a [`Part`].
 const PART: &str = "part";
 
-/// Data that only saves work.
+/// Data that only saves work: maps, read as rows in their order.
 #[derive(Default, Deserialize)]
 struct Cache {
-    prints: BTreeMap<TreePath, Print>,
-    past: BTreeMap<ContentId, [u8; 16]>,
+    prints: Vec<(TreePath, Print)>,
+    past: Vec<(ContentId, [u8; 16])>,
 }
 
 /// The same, as it is written.
@@ -243,7 +243,8 @@ impl Memory {
             .into_iter()
             .find_map(|name| read_cache(&std::fs::read(self.dir.join(name)).ok()?))
             .unwrap_or_default();
-        (self.cache, self.past) = (cache.prints, cache.past);
+        self.cache = cache.prints.into_iter().collect();
+        self.past = cache.past.into_iter().collect();
         let part = std::fs::read(self.dir.join(PART)).ok();
         let part = part.and_then(|bytes| read_sum(&bytes, |body| postcard::from_bytes(body).ok()));
         self.part = part.unwrap_or_default();

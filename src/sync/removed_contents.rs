@@ -4,7 +4,7 @@
 //! The results are only hints. Memory: about 20 bytes for each 128 of the examined contents, at most 256 MiB
 //! of them.
 
-use super::content::Source;
+use super::content::{Source, TOGETHER_MAX};
 use super::error::SyncError;
 use super::tree::ContentId;
 use crate::chunk::ChunkParams;
@@ -32,18 +32,18 @@ pub(super) struct RemovedContents {
 
 impl RemovedContents {
     /// Examines `contents`, as far as `source` can still read them.
-    pub(super) fn of(
-        contents: impl Iterator<Item = ContentId>,
-        source: &mut dyn Source,
-    ) -> Result<RemovedContents, SyncError> {
+    pub(super) fn of(contents: &[ContentId], source: &mut dyn Source) -> Result<RemovedContents, SyncError> {
         let (mut gone, mut bytes, began) = (RemovedContents::default(), 0, Instant::now());
-        for content in contents {
+        for (n, content) in contents.iter().enumerate() {
+            if n % TOGETHER_MAX == 0 {
+                source.past_together(&contents[n..contents.len().min(n + TOGETHER_MAX)])?;
+            }
             if bytes >= BYTES_MAX || began.elapsed() >= TIME_MAX {
                 break;
             }
-            let Some(mut file) = source.past(content)? else { continue };
+            let Some(mut file) = source.past(*content)? else { continue };
             let number = gone.contents.len() as u32;
-            gone.contents.push(content);
+            gone.contents.push(*content);
             let (features, len) = features(&mut file)?;
             bytes += len;
             for feature in features {

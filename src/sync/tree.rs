@@ -18,7 +18,7 @@ use super::shared_map::SharedMap;
 use crate::beneath;
 pub use crate::beneath::{join, split};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 /// Maximum bytes of one component, as on Linux.
@@ -284,9 +284,9 @@ impl Tree {
 
     /// Returns the encoding.
     pub fn encode(&self) -> Vec<u8> {
-        let mut authors: Vec<Device> = self.entries.values().map(|entry| entry.author.clone()).collect();
+        let authors: HashSet<&Device> = self.entries.values().map(|entry| &entry.author).collect();
+        let mut authors: Vec<Device> = authors.into_iter().cloned().collect();
         authors.sort();
-        authors.dedup();
         let mut last: &[u8] = b"";
         let mut entries = Vec::with_capacity(self.entries.len());
         for (path, entry) in &self.entries {
@@ -326,7 +326,7 @@ impl Tree {
     /// Decodes a tree whose root proves that it was encoded and checked before.
     pub(super) fn decode_proven(bytes: &[u8]) -> Result<Tree, TreeError> {
         let (wire, rest) = postcard::take_from_bytes::<Wire>(bytes).map_err(|_| TreeError::Encoding)?;
-        let (mut tree, mut interned) = (Tree::default(), Interned::default());
+        let (mut entries, mut interned) = (Vec::with_capacity(wire.entries.len()), Interned::default());
         let mut last = TreePath::new();
         // Otherwise rows could share long beginnings without limit.
         let mut room = PATHS_FACTOR * bytes.len() + PATH_BYTES_MAX;
@@ -341,23 +341,28 @@ impl Tree {
             let WireEntry { ident, kind, mode, mtime, .. } = entry;
             let xattrs = interned.share(entry.xattrs);
             last.clone_from(&path);
-            tree.entries.insert(path, Entry { ident, author, kind, mode, mtime, xattrs });
+            entries.push((path, Entry { ident, author, kind, mode, mtime, xattrs }));
         }
         match rest.is_empty() {
-            true => Ok(tree),
+            true => Ok(Tree { entries: entries.into_iter().collect() }),
             false => Err(TreeError::Encoding),
         }
     }
 
     /// Checks the invariants of a tree from any source.
     pub fn check(&self) -> Result<(), TreeError> {
-        let mut kinds: BTreeMap<Ident, bool> = BTreeMap::new();
+        let mut kinds: HashMap<Ident, bool> = HashMap::with_capacity(self.entries.len());
+        // Most entries are in the directory of the one before.
+        let mut found: &[u8] = b"";
         for (path, entry) in &self.entries {
             check_path(path)?;
             let wrong = |what| Err(TreeError::Entry(shown(path), what));
             let (dir, _) = split(path);
-            if !dir.is_empty() && !self.entries.get(dir).is_some_and(|entry| entry.kind.is_dir()) {
-                return Err(TreeError::Orphan(shown(path)));
+            if dir != found && !dir.is_empty() {
+                if !self.entries.get(dir).is_some_and(|entry| entry.kind.is_dir()) {
+                    return Err(TreeError::Orphan(shown(path)));
+                }
+                found = dir;
             }
             if entry.ident == Ident::ROOT {
                 return wrong("has the ident of the root");

@@ -6,7 +6,7 @@ use crate::beneath::Root;
 use crate::sync::plan::Op;
 use crate::sync::print::{Print, print, unchanged};
 use crate::sync::tree::{TreePath, join};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Names by inode number, of inodes that have more than one.
 #[derive(Default)]
@@ -15,11 +15,14 @@ pub(super) struct Links(HashMap<u64, BTreeSet<TreePath>>);
 impl Links {
     /// Returns the links among the examined entries.
     pub(super) fn of(prints: &BTreeMap<TreePath, Print>) -> Links {
-        let mut names: HashMap<u64, u32> = HashMap::new();
-        prints.values().for_each(|print| *names.entry(print.ino).or_default() += 1);
+        let mut inodes: Vec<u64> = prints.values().map(|print| print.ino).collect();
+        inodes.sort_unstable();
+        let several = inodes.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        let several: HashSet<u64> = several.collect();
         let mut links = Links::default();
-        for (path, print) in prints.iter().filter(|(_, print)| names[&print.ino] > 1) {
-            links.add(print.ino, path);
+        if !several.is_empty() {
+            let linked = prints.iter().filter(|(_, print)| several.contains(&print.ino));
+            linked.for_each(|(path, print)| links.add(print.ino, path));
         }
         links
     }

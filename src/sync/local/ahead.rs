@@ -1,9 +1,10 @@
-//! Small contents that are sent next, read from the store together: a question to the daemon for each would take longer than sending it.
+//! Small contents that are sent next, and the former contents that they are compared with, read from the store together: a
+//! question to the daemon for each would take longer than sending it.
 
 use super::super::error::SyncError;
 use super::super::tree::ContentId;
 use crate::id::RecipeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of contents that are read together, and the minimum that is worth it.
 const CONTENTS_MAX: usize = 500;
@@ -15,12 +16,12 @@ const BYTES_MAX: u64 = 4 << 20;
 /// Reads contents by their recipes.
 type Read<'a> = dyn FnMut(&[RecipeId]) -> Result<Vec<Option<Vec<u8>>>, SyncError> + 'a;
 
-/// The contents that were read.
+/// Contents that were read.
 #[derive(Default)]
 pub(super) struct Ahead {
     read: BTreeMap<ContentId, Vec<u8>>,
-    /// Number of contents to be opened before the next ones are read.
-    left: usize,
+    /// The contents that were read or left out.
+    looked_at: BTreeSet<ContentId>,
 }
 
 impl Ahead {
@@ -36,22 +37,29 @@ impl Ahead {
         recipe_of: &dyn Fn(ContentId) -> Option<RecipeId>,
         read: &mut Read<'_>,
     ) -> Result<(), SyncError> {
-        if self.left > 0 {
-            self.left -= 1;
+        let Some(first) = next.next().filter(|(first, _)| !self.looked_at.contains(first)) else {
             return Ok(());
-        }
-        self.read.clear();
-        let (mut wanted, mut looked, mut bytes) = (Vec::new(), 0_usize, 0);
-        for (content, size) in next.take(CONTENTS_MAX) {
+        };
+        self.looked_at = BTreeSet::from([first.0]);
+        let (mut wanted, mut bytes) = (Vec::new(), 0);
+        for (content, size) in std::iter::once(first).chain(next).take(CONTENTS_MAX) {
             bytes += size;
             if size > CONTENT_BYTES_MAX || bytes > BYTES_MAX {
                 break;
             }
-            looked += 1;
+            self.looked_at.insert(content);
             wanted.extend(recipe_of(content).map(|recipe| (content, recipe)));
         }
-        // The first one is opened now.
-        self.left = looked.saturating_sub(1);
+        self.fill_with(wanted, read)
+    }
+
+    /// Reads these contents, as far as the daemon gives them.
+    pub(super) fn fill_with(
+        &mut self,
+        wanted: Vec<(ContentId, RecipeId)>,
+        read: &mut Read<'_>,
+    ) -> Result<(), SyncError> {
+        self.read.clear();
         if wanted.len() < CONTENTS_MIN {
             return Ok(());
         }

@@ -255,8 +255,10 @@ impl Local<'_> {
         examined: Option<&BTreeSet<TreePath>>,
     ) {
         let Some(past) = &mut self.past else { return };
+        let mut present = prints.iter_mut().peekable();
         for (path, before) in &self.memory.cache {
-            let now = prints.get_mut(path);
+            while present.next_if(|(now, _)| *now < path).is_some() {}
+            let now = present.next_if(|(now, _)| *now == path).map(|(_, now)| now);
             match (now, before.content) {
                 (Some(now), content) if now.content == content => now.recipe = now.recipe.or(before.recipe),
                 (_, Some(content)) => {

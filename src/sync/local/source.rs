@@ -50,6 +50,13 @@ impl Local<'_> {
     }
 }
 
+fn in_memory(bytes: &[u8]) -> Result<File, SyncError> {
+    let mut file = nameless()?;
+    let written = file.write_all(bytes).and_then(|()| file.rewind());
+    written.map_err(|e| SyncError::io("write", "a file in memory", e))?;
+    Ok(file)
+}
+
 impl Source for Local<'_> {
     /// Opens the file if it is unchanged since the scan. Otherwise returns a copy of the former content, if there is
     /// one: the file's beginning (for example, of a log), or in the store.
@@ -58,11 +65,8 @@ impl Source for Local<'_> {
             return Ok(kept);
         }
         if let Some(bytes) = self.ahead.take(content) {
-            let mut file = nameless()?;
-            let written = file.write_all(&bytes).and_then(|()| file.rewind());
-            written.map_err(|e| SyncError::io("write", "a file in memory", e))?;
             self.copied.insert(content);
-            return Ok(file);
+            return in_memory(&bytes);
         }
         let gone = || {
             // Only an older peer asks for it.
@@ -119,9 +123,20 @@ impl Source for Local<'_> {
         Ok(self.contents.contains_key(&content) || self.held.contains(&content))
     }
 
+    fn past_together(&mut self, contents: &[ContentId]) -> Result<(), SyncError> {
+        let Some(past) = &mut self.past else { return Ok(()) };
+        let gone = contents.iter().filter(|content| !self.contents.contains_key(content));
+        let wanted = gone.filter_map(|content| Some((*content, RecipeId(*self.memory.past.get(content)?))));
+        self.past_ahead.fill_with(wanted.collect(), &mut |recipes| past.read_together(recipes))
+    }
+
     fn past(&mut self, content: ContentId) -> Result<Option<File>, SyncError> {
         if let Some(file) = self.own(content)?.filter(|_| self.is_at_rest(content)) {
             return Ok(Some(file));
+        }
+        if let Some(bytes) = self.past_ahead.take(content) {
+            self.copied.insert(content);
+            return in_memory(&bytes).map(Some);
         }
         let now = self.contents.get(&content).and_then(|path| self.memory.cache.get(path)?.recipe);
         let (Some(past), Some(recipe)) = (&mut self.past, self.memory.past.get(&content).copied().or(now))

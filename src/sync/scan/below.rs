@@ -24,6 +24,8 @@ pub type Contents<'a> = dyn FnMut(&[RecipeId]) -> Vec<Option<ContentId>> + 'a;
 pub trait Examine {
     /// Asks for the contents of the stubs with these names in `dir`.
     fn ask(&self, dir: &TreePath, names: &mut dyn Iterator<Item = &Vec<u8>>);
+    /// Asks for the contents of the stubs at `paths`.
+    fn ask_for(&self, paths: &mut dyn Iterator<Item = &TreePath>);
     /// Examines the regular file at `path`, which the mount shows as `shown`. Returns `None` if the mount has to be asked.
     fn examine(&self, path: &TreePath, shown: &Stat) -> Option<Found>;
 }
@@ -50,6 +52,8 @@ pub struct Found {
 /// Maximum number of recipes in one question, and the minimum that is worth one.
 const ASKED_MAX: usize = 1000;
 const ASKED_MIN: usize = 2;
+/// Number of contents that are known before they are forgotten.
+const TOLD_MAX: usize = 64 << 10;
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// The state of a file by its record.
@@ -87,6 +91,22 @@ impl<'a> Below<'a> {
         }
     }
 
+    /// Asks for the contents of recipes.
+    fn learn(&self, recipes: &[RecipeId]) {
+        let mut told = self.told.borrow_mut();
+        // Most of them are used already.
+        if told.len() >= TOLD_MAX {
+            told.clear();
+        }
+        if recipes.len() < ASKED_MIN {
+            return;
+        }
+        for some in recipes.chunks(ASKED_MAX) {
+            let contents = self.contents.borrow_mut()(some);
+            told.extend(some.iter().zip(contents).filter_map(|(recipe, content)| Some((*recipe, content?))));
+        }
+    }
+
     fn read(&self, file: &File, before: &Stat, shown: &Stat) -> Option<(ContentId, u64)> {
         let (mut hasher, mut size) = (blake3::Hasher::new(), 0);
         let mut buffer = self.buffer.borrow_mut();
@@ -112,9 +132,6 @@ impl Examine for Below<'_> {
     fn ask(&self, dir: &TreePath, names: &mut dyn Iterator<Item = &Vec<u8>>) {
         let Ok(at) = self.root.open_at(dir, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) else { return };
         let begin = format!("/proc/self/fd/{}/", at.as_raw_fd()).into_bytes();
-        let mut told = self.told.borrow_mut();
-        // Those of other directories are used already.
-        told.clear();
         let mut unknown = Vec::new();
         for name in names {
             let mut bytes = [0; stub::RECORD_LEN];
@@ -123,13 +140,22 @@ impl Examine for Below<'_> {
                 unknown.push(recipe);
             }
         }
-        if unknown.len() < ASKED_MIN {
-            return;
-        }
-        for some in unknown.chunks(ASKED_MAX) {
-            let contents = self.contents.borrow_mut()(some);
-            told.extend(some.iter().zip(contents).filter_map(|(recipe, content)| Some((*recipe, content?))));
-        }
+        self.learn(&unknown);
+    }
+
+    fn ask_for(&self, paths: &mut dyn Iterator<Item = &TreePath>) {
+        let mut parents = self.parents.borrow_mut();
+        let mut recipe = |path: &TreePath| {
+            let (dir, name) = parents.of(self.root, path).ok()?;
+            let at = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat();
+            let mut bytes = [0; stub::RECORD_LEN];
+            match record_of(rustix::fs::lgetxattr(at, stub::XATTR, &mut bytes[..]), &bytes) {
+                Record::Stub(recipe) => Some(recipe),
+                Record::Plain(_) | Record::Other => None,
+            }
+        };
+        let unknown: Vec<RecipeId> = paths.filter_map(&mut recipe).collect();
+        self.learn(&unknown);
     }
 
     fn examine(&self, path: &TreePath, shown: &Stat) -> Option<Found> {

@@ -30,17 +30,24 @@ pub fn scan_changed(
     let owners = &*rules.owners;
     let look = Look { root, known, patterns: &patterns, chosen: &chosen, device, below, owners };
     let mut scan = Scan { patterns: text.to_owned(), ..Scan::default() };
+    let mut before = known.iter().peekable();
+    let (mut seen, mut prints) = (Vec::with_capacity(known.len()), Vec::with_capacity(known.len()));
     for (path, Entry { kind, mode, mtime, xattrs, .. }) in &last.entries {
-        let Some(print) = known.get(path) else { return Ok(None) };
+        while before.next_if(|(before, _)| *before < path).is_some() {}
+        let Some((_, print)) = before.next_if(|(before, _)| *before == path) else { return Ok(None) };
         let (kind, xattrs) = (kind.clone(), xattrs.clone());
-        let seen = Seen { inode: (0, print.ino), kind, mode: *mode, mtime: *mtime, xattrs };
-        scan.seen.insert(path.clone(), seen);
+        let now = Seen { inode: (0, print.ino), kind, mode: *mode, mtime: *mtime, xattrs };
+        seen.push((path.clone(), now));
         // A change within the same tick of the clock would be among the changes.
-        scan.prints.insert(path.clone(), Print { fresh: false, ..print.clone() });
+        prints.push((path.clone(), Print { fresh: false, ..print.clone() }));
     }
+    (scan.seen, scan.prints) = (seen.into_iter().collect(), prints.into_iter().collect());
     scan.examined = Some(BTreeSet::new());
     // Directories come before their entries.
     changed.sort();
+    if let Some(below) = below {
+        below.ask_for(&mut changed.iter().map(|(path, _)| path));
+    }
     let mut walked = BTreeSet::new();
     for (path, moved) in changed {
         if !is_apart(&patterns, &chosen, &path) {

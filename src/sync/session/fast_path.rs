@@ -34,14 +34,14 @@ use super::super::plan::{Op, summary};
 use super::super::presence::Goal;
 use super::super::proto::{Agreed, Direction, Message};
 use super::super::replica::{Replica, remembered};
-use super::super::tree::{ContentId, Ident, Kind, Tree, TreePath};
+use super::super::tree::{ContentId, Entry, Ident, Kind, Tree, TreePath};
 use super::contents::entries_of;
 use super::lacking::Lacking;
 use super::leaving::Leaving;
 use super::room::may_be_too_much;
 use super::way::Way;
 use super::{Outcome, Session, State};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Maximum size of a file that is sent completely although the receiver has an older content. For larger files, an
 /// additional round trip for the receiver's chunks pays off.
@@ -49,25 +49,31 @@ const WHOLE_BYTES_MAX: u64 = 64 << 10;
 
 /// Returns the contents of `new` that `old` lacks, in the order of the paths, each with its former content. Both sides
 /// get the same result, whether they know the hashes of `new` or not.
-fn lacking(old: &Tree, new: &Tree) -> Vec<Want> {
-    let had = old.contents();
+fn lacking<'a>(old: &Tree, new: &'a Tree) -> Vec<Want> {
     let ranks = Ranks::of(old);
-    let mut by_ident: BTreeMap<Ident, ContentId> = BTreeMap::new();
-    for entry in old.entries.values() {
+    let mut wanted = BTreeSet::new();
+    let is_new = |(path, entry): (&'a TreePath, &'a Entry)| match entry.kind {
+        Kind::File { content, size } if ranks.rank(content).is_none() && wanted.insert(content) => {
+            Some((path, entry.ident, content, size))
+        }
+        _ => None,
+    };
+    let new_ones: Vec<_> = new.entries.iter().filter_map(is_new).collect();
+    if new_ones.is_empty() {
+        return Vec::new();
+    }
+    let idents: HashSet<Ident> = new_ones.iter().map(|(_, ident, ..)| *ident).collect();
+    let mut by_ident: HashMap<Ident, ContentId> = HashMap::new();
+    for entry in old.entries.values().filter(|entry| idents.contains(&entry.ident)) {
         if let Some(content) = entry.kind.content() {
             by_ident.entry(entry.ident).or_insert(content);
         }
     }
     let gone = Namesakes::of(old, new);
-    let mut seen = BTreeSet::new();
     let mut wants = Vec::new();
-    for (path, entry) in &new.entries {
-        let Kind::File { content, size } = entry.kind else { continue };
-        if had.contains_key(&content) || !seen.insert(content) {
-            continue;
-        }
+    for (path, ident, content, size) in new_ones {
         let by_path = || old.entries.get(path).and_then(|was| was.kind.content());
-        let was = by_ident.get(&entry.ident).copied().or_else(by_path).or_else(|| gone.nearest(path));
+        let was = by_ident.get(&ident).copied().or_else(by_path).or_else(|| gone.nearest(path));
         wants.push(Want { content, size, base: was.and_then(|was| ranks.rank(was)), have: Vec::new() });
     }
     wants
