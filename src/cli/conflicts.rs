@@ -1,6 +1,8 @@
 use super::error::CliError;
+use super::merge_tool::{self, Differences};
 use super::output::{Output, plain, table};
-use super::{CliResult, Global, Outcome, merge_tool, replica};
+use super::{CliResult, Global, Outcome, replica};
+use crate::sync::bases::Bases;
 use crate::sync::conflicts::{Keep, Pending, list, settle};
 use crate::sync::tree::shown;
 use globset::{GlobBuilder, GlobMatcher};
@@ -31,17 +33,28 @@ pub(super) struct Conflicts {
 enum Action {
     /// Keep one version and remove the other, or merge them
     #[command(
-        after_help = "With --tool both files stay if the tool fails. Without COMMAND it is `git merge-file`, for text: it merges \
-        lines that only one version has if they are at different places. The base is the common lines, so a line that one \
-        side deleted comes back. A line that one side changed is a conflict.\n\
-        COMMAND is a line for the shell. It gets files in $BASE (the common lines of text), $LOCAL (ours) and $REMOTE \
-        (theirs), writes $MERGED and exits with 0.\n\n\
+        after_help = "With --tool both files stay if the tool fails. Without COMMAND it is `git merge-file`, for text: it takes the \
+        lines that one side changed, added or deleted since the version before both edits. If that was not kept, the base is \
+        the common lines: a line that one side deleted comes back, and one that it changed is not merged.\n\
+        COMMAND is a line for the shell. It gets files in $BASE (the version before, or the common lines of text), $LOCAL \
+        (ours) and $REMOTE (theirs), writes $MERGED and exits with 0.\n\n\
         Example: dedupctl conflicts resolve --ours '**'\n         \
         dedupctl conflicts resolve --theirs notes/todo.txt\n         \
         dedupctl conflicts resolve --tool '*.txt'\n         \
         dedupctl conflicts resolve --tool='meld \"$LOCAL\" \"$MERGED\" \"$REMOTE\"' notes/todo.txt"
     )]
     Resolve(Resolve),
+    /// Show how both versions differ from the one before both edits
+    #[command(
+        after_help = "For text that was mounted when it was synced: the sync keeps the version before, as long as the conflict stays.\n        Needs git. `dedupctl diff A B` compares any two files.\n        Example: dedupctl conflicts diff notes/todo.txt"
+    )]
+    Diff(Diff),
+}
+
+#[derive(clap::Args)]
+struct Diff {
+    /// Names below the overlay's root; a name without a slash matches in any directory. By default all
+    globs: Vec<String>,
 }
 
 #[derive(clap::Args)]
@@ -69,6 +82,37 @@ pub(super) struct Row {
     pub(super) path: String,
     pub(super) ours: String,
     pub(super) theirs: String,
+    /// Whether the version before both edits is kept.
+    pub(super) base: bool,
+    /// How both versions differ from it; only for `diff`.
+    #[serde(flatten)]
+    pub(super) differences: Option<Shown>,
+}
+
+/// How both versions of a file differ from the one before both edits: unified hunks, or the reason why there are none.
+#[derive(Default, Serialize)]
+pub(super) struct Shown {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ours_changed: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) theirs_changed: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<String>,
+}
+
+impl Shown {
+    pub(super) fn of(tree: &Path, conflict: &Pending, bases: &Bases) -> Shown {
+        let failed = |reason| Shown { reason: Some(reason), ..Shown::default() };
+        let Some(base) = bases.read(&conflict.copy) else {
+            return failed("the version before both edits was not kept".to_owned());
+        };
+        match merge_tool::differences(tree, conflict, &base) {
+            Ok(Differences { ours, theirs }) => {
+                Shown { ours_changed: Some(ours), theirs_changed: Some(theirs), reason: None }
+            }
+            Err(reason) => failed(reason),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -87,13 +131,26 @@ struct NotMerged {
 }
 
 impl ConflictsReport {
-    pub(super) fn new(left: &[Pending], resolved: u64) -> ConflictsReport {
+    pub(super) fn new(left: &[Pending], resolved: u64, bases: &Bases) -> ConflictsReport {
         let row = |one: &Pending| Row {
             path: shown(&one.path),
             ours: shown(&one.ours),
             theirs: shown(&one.theirs),
+            base: bases.has(&one.copy),
+            differences: None,
         };
         ConflictsReport { conflicts: left.iter().map(row).collect(), resolved, not_merged: Vec::new() }
+    }
+}
+
+impl ConflictsReport {
+    /// Returns a report of `conflicts` with the differences of their versions.
+    pub(super) fn compared(tree: &Path, conflicts: &[Pending], bases: &Bases) -> ConflictsReport {
+        let mut report = ConflictsReport::new(conflicts, 0, bases);
+        for (row, conflict) in report.conflicts.iter_mut().zip(conflicts) {
+            row.differences = Some(Shown::of(tree, conflict, bases));
+        }
+        report
     }
 }
 
@@ -103,22 +160,22 @@ impl Conflicts {
         let path = global.store.as_deref().filter(|_| at.is_none()).or(at);
         let mounted = replica::open(path.unwrap_or(Path::new(".")), None)?;
         let mut all = list(&mounted.tree, &mounted.memory, &mounted.groups()?)?;
+        let bases = Bases::of(&mounted.memory);
         let (mut resolved, mut not_merged) = (0, Vec::new());
+        if let Some(Action::Diff(diff)) = &self.action {
+            let (chosen, _) = choose(all, &diff.globs)?;
+            out.result(&ConflictsReport::compared(&mounted.tree, &chosen, &bases), differences)?;
+            return Ok(if chosen.is_empty() { Outcome::Clean } else { Outcome::Findings });
+        }
         if let Some(Action::Resolve(resolve)) = &self.action {
-            let (chosen, mut left): (Vec<_>, Vec<_>) = {
-                let globs = resolve.matchers()?;
-                let any = globs.is_empty();
-                all.into_iter().partition(|one| any || globs.iter().any(|glob| matches(glob, one)))
-            };
-            if chosen.is_empty() && !resolve.globs.is_empty() {
-                let message = format!("no conflict matches {}", resolve.globs.join(" "));
-                return Err(CliError::new(message).hint("`dedupctl conflicts` shows them"));
-            }
+            let (chosen, mut left) = choose(all, &resolve.globs)?;
             for conflict in chosen {
                 match &resolve.tool {
                     None => settle(&mounted.tree, &conflict, resolve.keep())?,
                     Some(command) => {
-                        if let Err(reason) = merge_tool::merge(&mounted.tree, &conflict, command) {
+                        let base = bases.read(&conflict.copy);
+                        let merged = merge_tool::merge(&mounted.tree, &conflict, base.as_deref(), command);
+                        if let Err(reason) = merged {
                             not_merged.push(NotMerged { path: shown(&conflict.path), reason });
                             left.push(conflict);
                             continue;
@@ -130,15 +187,13 @@ impl Conflicts {
             left.sort_by(|a, b| a.path.cmp(&b.path));
             all = left;
         }
-        let report = ConflictsReport { not_merged, ..ConflictsReport::new(&all, resolved) };
+        let report = ConflictsReport { not_merged, ..ConflictsReport::new(&all, resolved, &bases) };
         out.result(&report, |report| {
-            let mut rows = vec![["file", "ours", "theirs"].map(str::to_owned).to_vec()];
-            rows.extend(
-                report
-                    .conflicts
-                    .iter()
-                    .map(|row| vec![plain(&row.path), plain(&row.ours), plain(&row.theirs)]),
-            );
+            let mut rows = vec![["file", "ours", "theirs", "before"].map(str::to_owned).to_vec()];
+            rows.extend(report.conflicts.iter().map(|row| {
+                let before = if row.base { "kept" } else { "-" };
+                vec![plain(&row.path), plain(&row.ours), plain(&row.theirs), before.to_owned()]
+            }));
             let mut text = if resolved > 0 { format!("{resolved} settled\n") } else { String::new() };
             for NotMerged { path, reason } in &report.not_merged {
                 text += &format!("{}: not merged, both versions stay: {}\n", plain(path), plain(reason));
@@ -161,17 +216,44 @@ impl Resolve {
             _ => Keep::Newer,
         }
     }
+}
 
-    fn matchers(&self) -> Result<Vec<GlobMatcher>, CliError> {
-        let matcher = |glob: &String| {
-            let text = if glob.contains('/') { glob.clone() } else { format!("**/{glob}") };
-            let glob = GlobBuilder::new(&text).literal_separator(true).build();
-            Ok(glob
-                .map_err(|e| CliError::new(e.to_string()).hint("write it as for a shell"))?
-                .compile_matcher())
-        };
-        self.globs.iter().map(matcher).collect()
+/// Returns the conflicts that one of `globs` matches, or all if there are none, and the others.
+fn choose(all: Vec<Pending>, globs: &[String]) -> Result<(Vec<Pending>, Vec<Pending>), CliError> {
+    let matcher = |glob: &String| {
+        let text = if glob.contains('/') { glob.clone() } else { format!("**/{glob}") };
+        let glob = GlobBuilder::new(&text).literal_separator(true).build();
+        Ok(glob.map_err(|e| CliError::new(e.to_string()).hint("write it as for a shell"))?.compile_matcher())
+    };
+    let matchers = globs.iter().map(matcher).collect::<Result<Vec<_>, CliError>>()?;
+    let is_chosen =
+        |one: &Pending| matchers.is_empty() || matchers.iter().any(|matcher| matches(matcher, one));
+    let (chosen, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_chosen);
+    if chosen.is_empty() && !globs.is_empty() {
+        let message = format!("no conflict matches {}", globs.join(" "));
+        return Err(CliError::new(message).hint("`dedupctl conflicts` shows them"));
     }
+    Ok((chosen, others))
+}
+
+fn differences(report: &ConflictsReport) -> String {
+    let mut text = String::new();
+    for row in &report.conflicts {
+        let Some(shown) = &row.differences else { continue };
+        if let Some(reason) = &shown.reason {
+            let (ours, theirs) = (plain(&row.ours), plain(&row.theirs));
+            text +=
+                &format!("{}: {}; compare: dedupctl diff {ours} {theirs}\n", plain(&row.path), plain(reason));
+        }
+        for (name, changed) in [(&row.ours, &shown.ours_changed), (&row.theirs, &shown.theirs_changed)] {
+            if let Some(changed) = changed {
+                let lines = changed.lines().map(|line| plain(line) + "\n");
+                text += &format!("--- {} before both edits\n+++ {}\n", plain(&row.path), plain(name));
+                text.extend(lines);
+            }
+        }
+    }
+    if report.conflicts.is_empty() { "no conflicts\n".to_owned() } else { text }
 }
 
 fn matches(glob: &GlobMatcher, conflict: &Pending) -> bool {

@@ -1,8 +1,7 @@
 //! Merges the two files of a conflict with a tool, in a temporary directory.
 //!
-//! The base is the lines that both files have, as `git mergetool` makes it for files without a common ancestor. The sync
-//! records no common version, and one from the history may be newer than the version that the other device had: the
-//! merge would then drop lines. With common lines as the base, the result has all lines of both.
+//! The base is the version before both edits, if the sync could save it; otherwise the lines that both files have, as `git
+//! mergetool` makes it for files without a common ancestor: then the result has all lines of both.
 
 use crate::sync::conflicts::Pending;
 use crate::sync::tree::split;
@@ -21,16 +20,16 @@ const HEAD_BYTES: u64 = 8000;
 const TEXT_BYTES_MAX: u64 = 64 << 20;
 
 /// Merges a conflict of the tree at `tree`. `command` is a line for the shell; if it is empty, `git merge-file` merges
-/// text. Returns the reason if both files stay.
-pub(super) fn merge(tree: &Path, conflict: &Pending, command: &str) -> Result<(), String> {
+/// text. `base` is the version before both edits. Returns the reason if both files stay.
+pub(super) fn merge(
+    tree: &Path,
+    conflict: &Pending,
+    base: Option<&[u8]>,
+    command: &str,
+) -> Result<(), String> {
     let versions = TwoVersions::open(tree, conflict).map_err(|e| e.to_string())?;
-    let work = Work::new(split(&conflict.path).1).map_err(|e| format!("make a temporary directory: {e}"))?;
-    let text = is_text(versions.ours()).and_then(|ours| Ok(ours && is_text(versions.theirs())?));
-    let text = text.map_err(|e| format!("read: {e}"))?;
-    let copied = copy(versions.ours(), &work.local)
-        .and_then(|()| copy(versions.theirs(), &work.remote))
-        .and_then(|()| copy(versions.ours(), &work.merged))
-        .and_then(|()| std::fs::write(&work.base, ""));
+    let (work, text) = Work::of(&versions, conflict, base)?;
+    let copied = copy(versions.ours(), &work.merged);
     copied.map_err(|e| format!("copy to {}: {e}", work.dir.display()))?;
     match command {
         "" if !text => {
@@ -39,11 +38,13 @@ pub(super) fn merge(tree: &Path, conflict: &Pending, command: &str) -> Result<()
                 .to_owned());
         }
         "" => {
-            work.write_base()?;
+            if base.is_none() {
+                work.write_base()?;
+            }
             work.merge_text()?;
         }
         command => {
-            if text {
+            if text && base.is_none() {
                 // Without git the base stays empty.
                 let _ = work.write_base();
             }
@@ -52,6 +53,24 @@ pub(super) fn merge(tree: &Path, conflict: &Pending, command: &str) -> Result<()
     }
     let mut merged = File::open(&work.merged).map_err(|e| format!("open the result: {e}"))?;
     versions.replace(&mut merged).map_err(|e| e.to_string())
+}
+
+/// Differences of a conflict's versions from the one before both edits, as unified hunks.
+pub(super) struct Differences {
+    /// Of this device's version.
+    pub(super) ours: String,
+    /// Of the other version.
+    pub(super) theirs: String,
+}
+
+/// Compares both texts of a conflict with `base`.
+pub(super) fn differences(tree: &Path, conflict: &Pending, base: &[u8]) -> Result<Differences, String> {
+    let versions = TwoVersions::open(tree, conflict).map_err(|e| e.to_string())?;
+    let (work, text) = Work::of(&versions, conflict, Some(base))?;
+    if !text || base[..base.len().min(HEAD_BYTES as usize)].contains(&0) {
+        return Err("is not text, or larger than 64 MiB".to_owned());
+    }
+    Ok(Differences { ours: work.difference(&work.local)?, theirs: work.difference(&work.remote)? })
 }
 
 /// Files of one merge; removed at the end.
@@ -81,6 +100,31 @@ impl Work {
         };
         let [base, local, remote, merged] = ["BASE", "LOCAL", "REMOTE", "MERGED"].map(file);
         Ok(Work { base, local, remote, merged, dir })
+    }
+
+    /// Copies both versions and `base`; returns also whether both versions are text.
+    fn of(
+        versions: &TwoVersions<'_>,
+        conflict: &Pending,
+        base: Option<&[u8]>,
+    ) -> Result<(Work, bool), String> {
+        let work =
+            Work::new(split(&conflict.path).1).map_err(|e| format!("make a temporary directory: {e}"))?;
+        let text = is_text(versions.ours()).and_then(|ours| Ok(ours && is_text(versions.theirs())?));
+        let text = text.map_err(|e| format!("read: {e}"))?;
+        let copied = copy(versions.ours(), &work.local)
+            .and_then(|()| copy(versions.theirs(), &work.remote))
+            .and_then(|()| std::fs::write(&work.base, base.unwrap_or_default()));
+        copied.map_err(|e| format!("copy to {}: {e}", work.dir.display()))?;
+        Ok((work, text))
+    }
+
+    /// Returns the hunks in which a version differs from the base.
+    fn difference(&self, version: &Path) -> Result<String, String> {
+        let diff = ["diff", "--no-index", "--no-color", "--no-ext-diff", "--no-textconv", "--text"];
+        let (_, diff) = self.git(&diff, &[&self.base, version])?;
+        let diff = String::from_utf8_lossy(&diff).into_owned();
+        Ok(diff.find("\n@@").map_or_else(String::new, |at| diff[at + 1..].to_owned()))
     }
 
     /// Runs git without the settings of the user.
@@ -175,6 +219,7 @@ mod tests {
     struct Tree {
         tree: tempfile::TempDir,
         conflict: Pending,
+        base: Option<Vec<u8>>,
     }
 
     impl Tree {
@@ -189,11 +234,11 @@ mod tests {
                 true => (path.clone(), copy.clone()),
                 false => (copy.clone(), path.clone()),
             };
-            Tree { tree, conflict: Pending { path, ours, theirs, copy, times: (None, None) } }
+            Tree { tree, conflict: Pending { path, ours, theirs, copy, times: (None, None) }, base: None }
         }
 
         fn merge(&self, command: &str) -> Result<(), String> {
-            let done = merge(self.tree.path(), &self.conflict, command);
+            let done = merge(self.tree.path(), &self.conflict, self.base.as_deref(), command);
             let names = std::fs::read_dir(self.tree.path()).unwrap().count();
             assert_eq!(names, if done.is_ok() { 1 } else { 2 }, "{done:?}");
             done
@@ -218,6 +263,30 @@ mod tests {
         let same = Tree::new(b"a\nb", b"a\nb", true);
         same.merge("").unwrap();
         assert_eq!(same.read("notes.txt"), b"a\nb");
+    }
+
+    #[test]
+    fn the_version_before_both_edits_shows_what_each_side_did() {
+        let before = b"a\nb\nc\nd\ne\nf\n";
+        for ours_has_name in [true, false] {
+            // Ours deletes a line and changes one; theirs adds one.
+            let with = |base: Option<&[u8]>| Tree {
+                base: base.map(<[u8]>::to_vec),
+                ..Tree::new(b"b\nC\nd\ne\nf\n", b"a\nb\nc\nd\ne\nf\ng\n", ours_has_name)
+            };
+            let tree = with(Some(before));
+            let shown = differences(tree.tree.path(), &tree.conflict, before).unwrap();
+            assert_eq!(shown.ours, "@@ -1,6 +1,5 @@\n-a\n b\n-c\n+C\n d\n e\n f\n");
+            assert_eq!(shown.theirs, "@@ -4,3 +4,4 @@ c\n d\n e\n f\n+g\n");
+            assert!(differences(tree.tree.path(), &tree.conflict, b"\0").is_err());
+            tree.merge("cp \"$BASE\" \"$MERGED\"").unwrap();
+            assert_eq!(tree.read("notes.txt"), before);
+            let tree = with(Some(before));
+            tree.merge("").unwrap();
+            assert_eq!(tree.read("notes.txt"), b"b\nC\nd\ne\nf\ng\n");
+            // Common lines alone do not tell who changed a line.
+            assert!(with(None).merge("").is_err());
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::admin::{
     BarrierReport, BarrierRequest, BarrierRow, ChangedRow, ChangesReport, ContentsReport, OldContentsReport,
-    ReadReport, Request, Response, barrier_file, contents_file, old_content_file,
+    ReadReport, Request, Response, VersionRow, barrier_file, contents_file, old_content_file,
 };
 use crate::backing::stub;
 use crate::beneath::Root;
@@ -15,7 +15,7 @@ use crate::repo::Layout;
 use crate::sync::SyncError;
 use crate::sync::attributes::acl;
 use crate::sync::memory::Print;
-use crate::sync::old_contents::{Changes, Known, OldContents, Row, RowKind};
+use crate::sync::old_contents::{Changes, Known, OldContents, Row, RowKind, Version};
 use crate::sync::tree::{ContentId, Time, TreePath, is_xattr};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -118,6 +118,17 @@ impl OldContents for StoreOldContents {
         let len = rustix::fs::lgetxattr(path, stub::XATTR, &mut record[..]).ok()?;
         stub::claim(&record[..len])
             .map(|(recipe, now)| if now { Known::Now(recipe) } else { Known::Before(recipe) })
+    }
+
+    fn versions(&mut self, path: &TreePath) -> Vec<Version> {
+        let path = Path::new(OsStr::from_bytes(path)).to_owned();
+        let Ok(Response::Log(report)) = self.ask(&Request::Log { path }) else { return Vec::new() };
+        let version = |row: VersionRow| {
+            let mtime: jiff::Timestamp = row.mtime.parse().ok()?;
+            let mtime = (mtime.as_second(), u32::try_from(mtime.subsec_nanosecond()).ok()?);
+            Some(Version { recipe: row.recipe.parse().ok()?, size: row.size, mtime })
+        };
+        report.versions.into_iter().filter_map(version).collect()
     }
 
     fn chunk_params(&self) -> Option<ChunkParams> {

@@ -49,7 +49,11 @@ pub fn list(root: &Path, state: &Path, groups: &Groups) -> Result<Vec<Pending>, 
     let known = &memory.cache;
     let (root, last, usual) = (open_root(root)?, Tree::default(), Rules::default());
     let seen = scan(&root, &last, known, &usual, &mut |_, _, _| None, None, &mut |_, _| {})?.seen;
-    Ok(pending(&seen, &memory, groups))
+    let pending = pending(&seen, &memory, groups);
+    if let Some(saved) = memory.bases() {
+        saved.forget_others(pending.iter().map(|one| &one.copy));
+    }
+    Ok(pending)
 }
 
 fn pending(seen: &BTreeMap<TreePath, Seen>, memory: &Memory, groups: &Groups) -> Vec<Pending> {

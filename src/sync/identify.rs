@@ -342,7 +342,7 @@ mod tests {
             3 => rows.extend(other.map(|row| (path, row))),
             4 => rows.extend(was.map(|row| (PATHS[random(PATHS.len())], row))),
             _ => {
-                let edited = |(ino, text)| (ino, if text == "/" { text } else { TEXTS[random(3)] });
+                let mut edited = |(ino, text)| (ino, if text == "/" { text } else { TEXTS[random(3)] });
                 rows.extend(was.map(|row| (path, edited(row))));
             }
         }
@@ -360,6 +360,9 @@ mod tests {
     }
 
     /// The pass for the common case gives what the other one gives, after random changes.
+    ///
+    /// Seen to fail without each condition on inodes, idents, types and authors; not without the ones on replaced directories and
+    /// on the authors of links, for which it gives up without need.
     #[test]
     fn in_place_gives_the_same_tree() {
         let mut state = 1_u64;

@@ -2,6 +2,7 @@
 //! files may be plain or stubs, and the daemon manages the store.
 
 use super::adopt;
+use super::bases::Base;
 use super::content::{Sink, Tag};
 use super::device::Device;
 use super::error::SyncError;
@@ -9,6 +10,7 @@ use super::error::{self, open_root};
 use super::group::Groups;
 use super::inodes;
 use super::memory::Memory;
+use super::merge::parse_conflict_name;
 use super::old_contents::OldContents;
 use super::plan::Op;
 use super::proto::Done;
@@ -19,7 +21,7 @@ use super::scan::Report;
 use super::selection::Selection;
 use super::since::Since;
 use super::staging::{self, Expected, Staging};
-use super::tree::{ContentId, Entry, Time, Tree, TreePath};
+use super::tree::{ContentId, Entry, Time, Tree, TreePath, shown, split};
 use super::unfit::{self, Lacking, Xattrs};
 use super::version::{Dag, Snapshot, SnapshotId};
 use crate::beneath::Root;
@@ -532,8 +534,27 @@ impl Replica for Local<'_> {
         self.their_times = times;
     }
 
+    fn keep_bases(&mut self, bases: &[Base]) {
+        let Some(saved) = self.memory.bases() else { return };
+        for base in bases {
+            let kept = match self.base(base) {
+                Ok(Some(mut file)) => saved.keep(base, &mut file).map_err(|e| e.to_string()),
+                Ok(None) => Err("the store does not have it".to_owned()),
+                Err(e) => Err(e.to_string()),
+            };
+            // A tool then merges without it.
+            if let Err(why) = kept {
+                tracing::debug!("{}: the version before both edits is not kept: {why}", shown(&base.path));
+            }
+        }
+    }
+
     fn adopt(&mut self, snapshot: &Snapshot, target: &Tree, ops: &[Op]) -> Result<Done, SyncError> {
         let id = snapshot.id();
+        if let Some(saved) = self.memory.bases() {
+            let is_copy = |path: &&TreePath| parse_conflict_name(split(path).1).is_some();
+            saved.forget_others(target.entries.keys().filter(is_copy));
+        }
         let before = self.tree.clone();
         if self.will_lack || self.is_part() {
             self.basis = Some(self.basis());

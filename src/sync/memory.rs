@@ -10,6 +10,7 @@
 //! | `unfit` | xattrs that the filesystem has no room for, by inode |
 //! | `waiting` | owners and ACLs that this machine could not set, by inode |
 //! | `sees` | whether the head's tree has the owners and ACLs of this directory |
+//! | `bases/` | versions before unresolved conflicts (`bases.rs`) |
 //! | `spool` | temporary: deltas in transfer, former contents |
 //! | `lock` | held by a sync |
 //!
@@ -18,6 +19,7 @@
 
 pub use super::print::Print;
 
+use super::bases::Bases;
 use super::device::Device;
 use super::error::SyncError;
 use super::identify::Inode;
@@ -372,6 +374,11 @@ impl Memory {
     fn put_small(&self, name: &str, value: &impl Serialize) -> Result<(), SyncError> {
         let body = postcard::to_allocvec(value).expect("values can be encoded");
         self.put(name, &[&blake3::hash(&body).as_bytes()[..], &body].concat())
+    }
+
+    /// Returns the versions before conflicts, unless this memory must not write.
+    pub(super) fn bases(&self) -> Option<Bases> {
+        self.unwritten.is_none().then(|| Bases::of(&self.dir))
     }
 
     /// Returns an empty file, which is gone when it is closed.

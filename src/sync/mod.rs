@@ -25,6 +25,7 @@
 pub mod accounts;
 pub mod adopt;
 pub mod attributes;
+pub mod bases;
 pub mod batch;
 pub mod conflicts;
 pub mod content;

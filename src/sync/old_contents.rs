@@ -18,6 +18,16 @@ pub enum Known {
     Before(RecipeId),
 }
 
+/// A version of a file.
+pub struct Version {
+    /// The recipe of its content.
+    pub recipe: RecipeId,
+    /// Bytes.
+    pub size: u64,
+    /// Time of the content.
+    pub mtime: Time,
+}
+
 /// An entry as of one moment.
 pub struct Row {
     /// Its path below the root.
@@ -60,6 +70,10 @@ pub struct Changes {
 pub trait OldContents {
     /// Returns the recipe of the file at `path`, if it is known.
     fn recipe(&mut self, path: &TreePath) -> Option<Known>;
+    /// Returns the versions of the file at `path`.
+    fn versions(&mut self, _path: &TreePath) -> Vec<Version> {
+        Vec::new()
+    }
     /// Returns the chunk sizes of the store, if they are known.
     fn chunk_params(&self) -> Option<ChunkParams> {
         None

@@ -1,5 +1,6 @@
 //! The interface of a sync to each of its two sides.
 
+use super::bases::Base;
 use super::content::{Sink, Source, Tag};
 use super::device::Device;
 use super::error::SyncError;
@@ -118,6 +119,8 @@ pub trait Replica: Source + Sink {
     }
     /// Sets the times that directories get if the next [`Replica::adopt`] creates them or changes names in them.
     fn set_directory_times(&mut self, _times: BTreeMap<TreePath, Time>) {}
+    /// Saves the versions before the conflicts of the next [`Replica::adopt`], as far as it can read them.
+    fn keep_bases(&mut self, _bases: &[Base]) {}
     /// Changes the tree by `ops` into `target`, with staged contents. If no step was skipped, `snapshot` becomes its
     /// state; if some stay skipped, its state becomes a snapshot of its own. From here on it completes without the
     /// peer.

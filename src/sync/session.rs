@@ -21,6 +21,7 @@
 //! have all contents that they need. If the sync is interrupted at any point, each side is at its old state, at the
 //! merged state or, with its journal, on the way between; staged contents stay.
 
+use super::bases::Base;
 use super::batch::{Arriving, Teller, Told};
 use super::content::{Receiver, Sender, Want};
 use super::device::Device;
@@ -134,6 +135,8 @@ pub struct Session {
     undelivered: BTreeSet<u32>,
     /// The arrived contents of those that were announced without their hashes.
     hashes: BTreeMap<ContentId, ContentId>,
+    /// Versions before the conflicts.
+    bases: Vec<Base>,
     /// Times of directories that the peer sent, by their numbers in the agreed tree.
     their_times: Vec<(u32, Time)>,
     /// Whether contents that could not be decoded were requested again: by this side, and by the other.
@@ -215,6 +218,7 @@ impl Session {
             arriving: None,
             undelivered: BTreeSet::new(),
             hashes: BTreeMap::new(),
+            bases: Vec::new(),
             their_times: Vec::new(),
             asked_again: (false, false),
             absent: BTreeMap::new(),
@@ -595,7 +599,10 @@ impl Session {
         let times = self.directory_times();
         replica.set_directory_times(times);
         let done = match self.takes() {
-            true if !self.nothing => replica.adopt(&snapshot, &self.merged.tree, &self.ops)?,
+            true if !self.nothing => {
+                replica.keep_bases(&self.bases);
+                replica.adopt(&snapshot, &self.merged.tree, &self.ops)?
+            }
             _ => Done::default(),
         };
         // On the fast path, the side that is ahead has sent everything already.

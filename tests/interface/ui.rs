@@ -219,6 +219,12 @@ fn pages_say_what_the_commands_say() {
     assert_eq!(said["conflicts"].as_array().map(Vec::len), Some(1), "{said}");
     assert_eq!(ui.ok("conflicts.json").json(), said);
     assert_eq!(ui.ok("conflicts").table()["rows"][0][0], said["conflicts"][0]["path"]);
+    // No sync made it.
+    let named = format!("?path={}", said["conflicts"][0]["path"].as_str().unwrap());
+    assert!(ui.ok(&format!("conflicts{named}")).body.contains("was not kept"));
+    let compared = ui.ok(&format!("conflicts.json{named}")).json();
+    assert_eq!(compared["conflicts"][0]["reason"], "the version before both edits was not kept");
+    assert!(ui.ok("conflicts?path=other").body.contains("has no conflict"));
 
     let said = ctl(&["snapshot", "list"]);
     assert_eq!(ui.ok("snapshots.json").json(), said);

@@ -1,7 +1,8 @@
-//! `conflicts resolve --tool` on real mounts. A conflict is two names, so no sync is needed.
+//! `conflicts resolve --tool` and `conflicts diff` on real mounts.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
-use crate::common::{Mount, as_both, succeed, text};
+use crate::common::{Mount, as_both, fuse_available, succeed, text};
+use crate::scenarios::world::{Do, Form, Side, act, manifest};
 use serde_json::Value;
 use std::fs;
 use std::process::Output;
@@ -14,6 +15,80 @@ fn resolve(mount: &Mount, args: &[&str]) -> Output {
 
 fn report(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(output)))
+}
+
+/// A line that one side deleted stays deleted, and one that it changed is changed: the sync has kept the version before both edits,
+/// whether editors write in place or save a new file, and however small it is.
+///
+/// Seen to fail for each of the two files without a look at the versions, and with a version that is read from its end.
+#[test]
+fn a_sync_keeps_the_version_before_both_edits() {
+    if !fuse_available() {
+        return;
+    }
+    for form in [Form::OverItself, Form::Elsewhere] {
+        let (a, b) = (Side::new(form), Side::new(form));
+        act(
+            &a.root(),
+            &[
+                Do::Write("todo.txt", "milk\neggs\nbread\ntea\njam\n"),
+                Do::Write("notes.md", "1\n2\n3\n4\n5\n"),
+            ],
+        );
+        assert_eq!(a.sync(&b, &[]).0, 0);
+        // Until then a file is one that never had another content.
+        for side in [&a, &b] {
+            succeed(side.mount.dedupctl().arg("settle").arg(side.root()));
+        }
+        act(
+            &a.root(),
+            &[Do::Save("todo.txt", "eggs\nbread\nTEA\njam\n"), Do::Write("notes.md", "1\n3\n4\n5\n")],
+        );
+        act(
+            &b.root(),
+            &[
+                Do::Write("todo.txt", "milk\neggs\nbread\ntea\njam\nrice\n"),
+                Do::Save("notes.md", "1\n2\n3\n4\n5\n6\n"),
+            ],
+        );
+        let (_, report) = a.sync(&b, &[]);
+        assert_eq!(report["conflicts"].as_array().map(Vec::len), Some(2), "{form:?}: {report}");
+        for side in [&a, &b] {
+            let mut command = side.mount.dedupctl();
+            let output =
+                command.args(["conflicts", "diff", "--json", "--at"]).arg(side.root()).output().unwrap();
+            assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+            let rows = self::report(&output)["conflicts"].as_array().unwrap().clone();
+            let mut changes: Vec<_> = rows
+                .iter()
+                .flat_map(|row| ["ours_changed", "theirs_changed"].map(|which| row[which].as_str()))
+                .map(|changed| changed.unwrap_or_else(|| panic!("{form:?}: {rows:#?}")))
+                .collect();
+            changes.sort_unstable();
+            let expected = [
+                "@@ -1,5 +1,4 @@\n 1\n-2\n 3\n 4\n 5\n",
+                "@@ -1,5 +1,4 @@\n-milk\n eggs\n bread\n-tea\n+TEA\n jam\n",
+                "@@ -3,3 +3,4 @@ eggs\n bread\n tea\n jam\n+rice\n",
+                "@@ -3,3 +3,4 @@\n 3\n 4\n 5\n+6\n",
+            ];
+            assert_eq!(changes.len(), expected.len());
+            for changed in expected {
+                assert!(changes.contains(&changed), "{form:?}: {changed} in {changes:#?}");
+            }
+        }
+        let merged =
+            a.mount.dedupctl().args(["conflicts", "resolve", "--tool", "--at"]).arg(a.root()).output();
+        assert_eq!(merged.as_ref().unwrap().status.code(), Some(0), "{}", text(&merged.unwrap()));
+        assert_eq!(a.sync(&b, &[]).0, 0);
+        assert_eq!(fs::read_to_string(b.root().join("todo.txt")).unwrap(), "eggs\nbread\nTEA\njam\nrice\n");
+        assert_eq!(fs::read_to_string(b.root().join("notes.md")).unwrap(), "1\n3\n4\n5\n6\n");
+        assert_eq!(manifest(&a.root()), manifest(&b.root()));
+        for side in [&a, &b] {
+            succeed(side.mount.dedupctl().arg("conflicts").arg(side.root()));
+            let state = side.mount.root.path().join(".dedupfs/sync/bases");
+            assert!(!state.exists(), "{form:?}: {}", state.display());
+        }
+    }
 }
 
 #[test]

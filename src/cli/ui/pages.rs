@@ -74,7 +74,7 @@ impl Ui {
             "similar" => self.similar(request).and_then(|report| json(200, &report)),
             "diff" => self.diff(request, 0).and_then(|report| json(200, &report)),
             "groups" => self.groups_json(request),
-            "conflicts" => self.conflicts().and_then(|report| json(200, &report)),
+            "conflicts" => self.conflicts(request).and_then(|report| json(200, &report)),
             "snapshots" => self.snapshots(request).and_then(|report| json(200, &report)),
             _ => return unknown(),
         };
@@ -90,7 +90,7 @@ impl Ui {
             "similar" => ("similar", Some(similar_form(request)), self.similar_page(request)),
             "diff" => ("diff", Some(diff_form(request)), self.diff_page(request)),
             "groups" => ("groups", Some(groups_form(request, self.0.jobs.last())), self.groups_page(request)),
-            "conflicts" => ("conflicts", None, self.conflicts_page()),
+            "conflicts" => ("conflicts", None, self.conflicts_page(request)),
             "snapshots" => ("snapshots", None, self.snapshots_page(request)),
             _ => return unknown(),
         };
@@ -327,26 +327,52 @@ impl Ui {
         }
     }
 
-    fn conflicts(&self) -> Result<ConflictsReport> {
-        Ok(ConflictsReport::new(&self.0.source.conflicts()?, 0))
+    fn conflicts(&self, request: &Request) -> Result<ConflictsReport> {
+        self.0.source.conflicts(request.get("path"))
     }
 
-    fn conflicts_page(&self) -> Result<Made> {
-        let report = self.conflicts()?;
+    fn conflicts_page(&self, request: &Request) -> Result<Made> {
+        let report = self.conflicts(request)?;
+        if request.get("path").is_some() {
+            return Ok(self.conflict_page(&report));
+        }
         let columns = vec![
             column("File", text(&report.conflicts, |row| row.path.clone())),
             column("Ours", text(&report.conflicts, |row| row.ours.clone())),
             column("Theirs", text(&report.conflicts, |row| row.theirs.clone())),
         ];
+        let table = Table { link: Some("conflicts?path=".to_owned()), ..plain_table("Kept twice", columns) };
         Ok(Page {
             figures: vec![figure("conflicts", report.conflicts.len().to_string())],
             notes: vec![
                 "`dedupctl conflicts resolve` settles them; both versions are ordinary files.".to_owned(),
             ],
-            table: Some(plain_table("Kept twice", columns)),
+            table: Some(table),
             ..empty("Conflicts of syncs", self.about())
         }
         .into())
+    }
+
+    /// Shows what both versions of a file changed.
+    fn conflict_page(&self, report: &ConflictsReport) -> Made {
+        let (mut lines, mut notes) = (Vec::new(), Vec::new());
+        for row in &report.conflicts {
+            let Some(shown) = &row.differences else { continue };
+            notes.extend(shown.reason.iter().map(|reason| format!("{}: {reason}", row.path)));
+            for (name, changed) in [(&row.ours, &shown.ours_changed), (&row.theirs, &shown.theirs_changed)] {
+                let changed = changed.iter().flat_map(|changed| changed.lines());
+                lines.extend(changed.map(|line| (name.clone(), line.to_owned())));
+            }
+        }
+        if report.conflicts.is_empty() {
+            notes.push("This file has no conflict.".to_owned());
+        }
+        let columns = vec![
+            column("Version", text(&lines, |(name, _)| name.clone())),
+            column("Changed since before both edits", text(&lines, |(_, line)| line.clone())),
+        ];
+        Page { notes, table: Some(plain_table("Lines", columns)), ..empty("Both versions", self.about()) }
+            .into()
     }
 
     fn snapshots(&self, request: &Request) -> Result<SnapshotReport> {

@@ -1,3 +1,4 @@
+use super::super::conflicts::ConflictsReport;
 use super::super::error::CliError;
 use super::super::file_version::FileVersion;
 use super::super::output::Output;
@@ -7,7 +8,9 @@ use super::super::{Global, replica, status};
 use crate::admin::{Progress, Request, Response, Side};
 use crate::control::{self, ControlError, Found};
 use crate::repo::OpenOptions;
-use crate::sync::conflicts::{Pending, list};
+use crate::sync::bases::Bases;
+use crate::sync::conflicts::list;
+use crate::sync::tree::shown;
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
@@ -68,8 +71,9 @@ impl Source {
             .hint("mount it again, or restart `dedupctl ui`")
     }
 
-    /// Returns the unresolved conflicts. Only the mount shows all files.
-    pub(super) fn conflicts(&self) -> Result<Vec<Pending>, CliError> {
+    /// Returns the unresolved conflicts, or only those of the file `named`, with the differences of their versions. Only the
+    /// mount shows all files.
+    pub(super) fn conflicts(&self, named: Option<&OsStr>) -> Result<ConflictsReport, CliError> {
         if self.direct.is_some() {
             return Err(CliError::new("the overlay is not mounted, and only a mount shows conflicts")
                 .hint("mount it, or run `dedupctl conflicts`"));
@@ -79,7 +83,11 @@ impl Source {
             return Err(self.not_mounted());
         }
         let mounted = replica::open(&self.base, None)?;
-        Ok(list(&mounted.tree, &mounted.memory, &mounted.groups()?)?)
+        let mut all = list(&mounted.tree, &mounted.memory, &mounted.groups()?)?;
+        let bases = Bases::of(&mounted.memory);
+        let Some(named) = named else { return Ok(ConflictsReport::new(&all, 0, &bases)) };
+        all.retain(|one| *named == *shown(&one.path));
+        Ok(ConflictsReport::compared(&mounted.tree, &all, &bases))
     }
 
     /// Returns the file with a name: below the overlay's root, also as an absolute path, or elsewhere. `FILE@N` is a

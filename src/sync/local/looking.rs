@@ -3,7 +3,7 @@
 use super::super::error::SyncError;
 use super::super::guard;
 use super::super::identify::Seen;
-use super::super::old_contents::{Changes, Known};
+use super::super::old_contents::{Changes, Known, OldContents};
 use super::super::presence::{self, Before};
 use super::super::print::Print;
 use super::super::scan::{self, Below, Chosen, Examine, Scan, scan, scan_changed};
@@ -16,6 +16,10 @@ use crate::id::RecipeId;
 use rustix::fs::FileType;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Maximum number of files whose versions are looked up, and the minimum size of one.
+const VERSIONS_ASKED_MAX: usize = 64;
+const VERSIONS_BYTES_MIN: u64 = 4 << 10;
 
 /// Entries that may have changed since the head.
 enum Changed {
@@ -255,18 +259,24 @@ impl Local<'_> {
         examined: Option<&BTreeSet<TreePath>>,
     ) {
         let Some(past) = &mut self.past else { return };
-        let mut present = prints.iter_mut().peekable();
+        let (mut present, mut asked) = (prints.iter_mut().peekable(), 0);
         for (path, before) in &self.memory.cache {
             while present.next_if(|(now, _)| *now < path).is_some() {}
             let now = present.next_if(|(now, _)| *now == path).map(|(_, now)| now);
             match (now, before.content) {
                 (Some(now), content) if now.content == content => now.recipe = now.recipe.or(before.recipe),
-                (_, Some(content)) => {
+                (now, Some(content)) => {
+                    let is_here = now.is_some();
                     let last = match past.recipe(path) {
                         Some(Known::Before(RecipeId(recipe))) => Some(recipe),
                         _ => None,
                     };
-                    if let Some(recipe) = before.recipe.or(last) {
+                    let mut version = || {
+                        let asks = is_here && before.size >= VERSIONS_BYTES_MIN && asked < VERSIONS_ASKED_MAX;
+                        asked += usize::from(asks);
+                        asks.then(|| version_of(&mut **past, path, before)).flatten()
+                    };
+                    if let Some(recipe) = before.recipe.or(last).or_else(&mut version) {
                         self.memory.past.insert(content, recipe);
                     }
                 }
@@ -281,4 +291,11 @@ impl Local<'_> {
             }
         }
     }
+}
+
+/// Returns the recipe of the version of a file that had this state: an editor replaces the file, and nothing on the new one tells.
+fn version_of(past: &mut dyn OldContents, path: &TreePath, before: &Print) -> Option<[u8; 16]> {
+    let versions = past.versions(path).into_iter();
+    let mut same = versions.filter(|version| (version.size, version.mtime) == (before.size, before.mtime));
+    same.next_back().map(|version| version.recipe.0)
 }

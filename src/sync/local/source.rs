@@ -2,6 +2,7 @@
 
 use super::Local;
 use crate::id::RecipeId;
+use crate::sync::bases::Base;
 use crate::sync::content::{CHANGED, Sink, Source, nameless};
 use crate::sync::error::{self, SyncError};
 use crate::sync::print::{print, unchanged};
@@ -11,6 +12,9 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::fd::AsRawFd;
+
+/// Versions of a file that are read to find one.
+const VERSIONS_READ_MAX: usize = 16;
 
 impl Local<'_> {
     /// Returns a content of a group that changes all the time, in a file with its own offset.
@@ -48,6 +52,32 @@ impl Local<'_> {
         let (stat, known) = (self.root.stat(path).ok().flatten(), self.memory.cache.get(path));
         stat.zip(known).is_none_or(|(stat, known)| unchanged(known, &print(&stat, None)))
     }
+}
+
+impl Local<'_> {
+    /// Opens the version before both edits of a conflict: a former content, or one that the history has.
+    pub(super) fn base(&mut self, base: &Base) -> Result<Option<File>, SyncError> {
+        if let Some(file) = Source::past(self, base.content)? {
+            return Ok(Some(file));
+        }
+        let Some(past) = &mut self.past else { return Ok(None) };
+        let mut versions = past.versions(&base.path);
+        versions.retain(|version| version.size == base.size);
+        for version in versions.into_iter().rev().take(VERSIONS_READ_MAX) {
+            let Some(mut file) = past.read(version.recipe)? else { continue };
+            if hash(&mut file)? == base.content {
+                return Ok(Some(file));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn hash(file: &mut File) -> Result<ContentId, SyncError> {
+    let mut hasher = blake3::Hasher::new();
+    let read = file.rewind().and_then(|()| hasher.update_reader(file).map(drop));
+    read.map_err(|e| SyncError::io("read", "a content of the past", e))?;
+    Ok(ContentId(*hasher.finalize().as_bytes()))
 }
 
 fn in_memory(bytes: &[u8]) -> Result<File, SyncError> {
@@ -144,11 +174,9 @@ impl Source for Local<'_> {
             return Ok(None);
         };
         let Some(mut file) = past.read(RecipeId(recipe))? else { return Ok(None) };
-        let mut hasher = blake3::Hasher::new();
-        let read = file.rewind().and_then(|()| hasher.update_reader(&mut file).map(drop));
-        read.map_err(|e| SyncError::io("read", "a content of the past", e))?;
+        let found = hash(&mut file)?;
         self.copied.insert(content);
-        Ok((*hasher.finalize().as_bytes() == content.0).then_some(file))
+        Ok((found == content).then_some(file))
     }
 
     fn gone(&mut self) -> Vec<ContentId> {

@@ -1,5 +1,6 @@
 //! The merge in a session.
 
+use super::super::bases;
 use super::super::error::SyncError;
 use super::super::ignored::{self, Ignored};
 use super::super::merge::Merged;
@@ -26,7 +27,9 @@ impl Session {
         } else {
             let base = self.base(replica, &self.dag, &self.dag.common(a, b), 0)?;
             self.outcome.without_base = base.is_none();
-            let merged = self.merge_sides(&base.unwrap_or_default(), &patterns);
+            let base = base.unwrap_or_default();
+            let merged = self.merge_sides(&base, &patterns);
+            self.bases = bases::common(&base, &self.mine, &self.their_tree, &merged);
             let snapshot = Snapshot::merged(merged.tree.root(), a, b);
             (merged, snapshot)
         };
