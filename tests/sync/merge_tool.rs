@@ -20,7 +20,7 @@ fn report(output: &Output) -> Value {
 /// A line that one side deleted stays deleted, and one that it changed is changed: the sync has kept the version before both edits,
 /// whether editors write in place or save a new file, and however small it is.
 ///
-/// Seen to fail for each of the two files without a look at the versions, and with a version that is read from its end.
+/// Seen to fail without a look at the versions.
 #[test]
 fn a_sync_keeps_the_version_before_both_edits() {
     if !fuse_available() {
