@@ -323,6 +323,8 @@ CASES = {"docs": docs, "office": office, "log": log, "db": db, "npm": npm_case, 
 def main():
     global SCALE
     args = sys.argv[1:]
+    if not args or args[0].startswith("-"):
+        sys.exit(__doc__)
     if "--scale" in args:
         at = args.index("--scale")
         SCALE = int(args[at + 1])

@@ -220,6 +220,8 @@ PEERS = {"sync": sync, "sync mounted": sync_mounted, "rsync": rsync, "rsync -yy 
 def main():
     global LIMIT, BIN
     args, options = [], {}
+    if len(sys.argv) < 3 or "--help" in sys.argv:
+        sys.exit(__doc__)
     words = iter(sys.argv[1:])
     for word in words:
         if word.startswith("--"):
