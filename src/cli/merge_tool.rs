@@ -57,9 +57,9 @@ pub(super) fn merge(
 
 /// Differences of a conflict's versions from the one before both edits, as unified hunks.
 pub(super) struct Differences {
-    /// Of this device's version.
+    /// This device's version.
     pub(super) ours: String,
-    /// Of the other version.
+    /// The other version.
     pub(super) theirs: String,
 }
 

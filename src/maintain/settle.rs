@@ -13,7 +13,7 @@ impl Maintenance {
         Ok(self.look_below_renamed(&mut || progress(0)) && self.wait_for_queue(progress)?)
     }
 
-    /// Waits likewise, but gives up once more than `most` files wait or one pass below renamed directories has queued so many.
+    /// Waits likewise, but gives up once more than `most` files wait, or one pass below renamed directories has queued more than that.
     pub fn settle_few(&self, most: usize, keep_going: &mut dyn FnMut() -> bool) -> Result<()> {
         let are_few = || self.converter.pending().max(self.renamed.queued()) <= most;
         if are_few() {

@@ -35,8 +35,8 @@ const TARGETS_MAX: usize = 400;
 const TARGET_BYTES: u64 = 256 << 20;
 /// Bytes of a stream in one frame.
 pub const PART_BYTES_MAX: usize = 256 << 10;
-/// Minimum size of a content for which the sender searches for similar bases: of one without an older content, and of one whose
-/// older content it cannot read, as of a file that is edited more often than it is stored. A search takes 10 ms.
+/// Minimum size of a content for which the sender searches for similar bases, which takes 10 ms: if there is no older content, and
+/// if it cannot read that, for example of a file that is edited more often than it is stored.
 const SEARCHED_BYTES_MIN: u64 = 512;
 const SEARCHED_EDITED_BYTES_MIN: u64 = 16 << 10;
 /// Limits of the search for similar bases: contents without an older one, and time.

@@ -3,11 +3,11 @@
 use super::error::SyncError;
 use super::error::{self, open_root};
 use super::group::{BESIDE, Groups};
-use super::identify::Seen;
 use super::memory::Memory;
 use super::merge::parse_conflict_name;
 use super::rules::Rules;
 use super::scan::scan;
+use super::seen::Seen;
 use super::tree::{Kind, Time, Tree, TreePath, join, shown, split};
 use crate::beneath::Root;
 use rustix::fs::{FileType, Mode, OFlags, RenameFlags};

@@ -12,9 +12,10 @@
 use super::attributes::{self, RESERVED, is_reserved};
 use super::device::Device;
 use super::halfway;
-use super::identify::{self, Inode, Seen};
+use super::identify;
 use super::merge::{self, Conflict, Merged, conflict_name, parse_conflict_name};
 use super::plan::{self, Op};
+use super::seen::{Inode, Seen};
 use super::tree::{ContentId, Entry, Ident, Kind, Tree, TreePath, join, split};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

@@ -9,30 +9,12 @@
 //! - the file has the same content and time: all empty files have the same content;
 //! - the directory holds a former entry with the same name, or the same content and time.
 
-use super::attributes::Values;
 use super::device::Device;
-use super::tree::{Entry, Ident, Kind, Time, Tree, TreePath, join, split};
+use super::seen::{Inode, Seen};
+use super::tree::{Entry, Ident, Tree, TreePath, join, split};
 use std::collections::{BTreeMap, BTreeSet};
 
 mod in_place;
-
-/// Device and inode number.
-pub type Inode = (u64, u64);
-
-/// An entry of the directory now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
-    /// Its inode.
-    pub inode: Inode,
-    /// Type and content.
-    pub kind: Kind,
-    /// Permission bits.
-    pub mode: u16,
-    /// Time of the content; (0, 0) for directories.
-    pub mtime: Time,
-    /// Xattrs that are synced.
-    pub xattrs: Values,
-}
 
 /// Returns the tree of the `seen` entries. `last` is the tree before, with its `inodes`. New entries are by `device`,
 /// in its snapshot `seq`. Entries as in `agreed`, a tree that was being taken, came from there.
@@ -261,7 +243,7 @@ impl Identify<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::ContentId;
+    use super::super::tree::{ContentId, Kind};
     use super::*;
 
     fn seen(rows: &[(&str, u64, &str)]) -> BTreeMap<TreePath, Seen> {

@@ -61,6 +61,7 @@ mod removed_contents;
 pub mod replica;
 pub mod rules;
 pub mod scan;
+pub mod seen;
 pub mod selection;
 pub mod session;
 mod shared_map;

@@ -19,8 +19,8 @@
 
 use super::device::Device;
 use super::group::Groups;
-use super::identify::{Inode, Seen};
 use super::merge::conflict_name;
+use super::seen::{Inode, Seen};
 use super::selection::Selection;
 use super::tree::{ContentId, Entry, Ident, Tree, TreePath, join, split};
 use super::units::Units;

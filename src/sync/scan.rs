@@ -8,11 +8,11 @@
 use super::attributes::interned::Interned;
 use super::attributes::{OWNER, acl};
 use super::error::{self, SyncError};
-use super::identify::Seen;
 use super::old_contents::Row;
 use super::owners::Owners;
 use super::print::{Print, ino, print, unchanged};
 use super::rules::Rules;
+use super::seen::Seen;
 use super::tree::{ContentId, Kind, Time, Tree, TreePath, is_reserved, is_xattr, join, shown, split};
 use super::unfit::Xattrs;
 use super::wal_index::is_wal_index;

@@ -2,8 +2,8 @@
 //! an attribute does not delete it.
 
 use super::error::{self, SyncError};
-use super::identify::Seen;
 use super::print::ino;
+use super::seen::Seen;
 use super::tree::{Tree, TreePath};
 use crate::beneath::Root;
 use rustix::fs::{Mode, OFlags, XattrFlags};

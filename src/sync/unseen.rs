@@ -2,9 +2,9 @@
 
 use super::attributes::acl::mode_without;
 use super::attributes::{ACL, OWNER, RESERVED, is_reserved};
-use super::identify::Seen;
 use super::owners::{Owners, Sees, Waits};
 use super::print::{Print, unchanged};
+use super::seen::Seen;
 use super::tree::{Entry, Ident, Tree, TreePath, split};
 use super::waiting::AllWaiting;
 use std::collections::{BTreeMap, HashMap};

@@ -5,8 +5,8 @@
 
 use super::accounts::Unknown;
 use super::attributes::OWNER;
-use super::identify::Seen;
 use super::owners::{Owners, Waiting};
+use super::seen::Seen;
 use super::tree::{Tree, TreePath, shown};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

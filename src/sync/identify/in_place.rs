@@ -1,7 +1,7 @@
 //! The common case of identification: every entry is where it was, new, or gone.
 
-use super::{Inode, Seen};
 use crate::sync::device::Device;
+use crate::sync::seen::{Inode, Seen};
 use crate::sync::tree::{Entry, Ident, Tree, TreePath};
 use std::collections::{BTreeMap, HashSet};
 

@@ -1,7 +1,7 @@
 //! The disk of a directory that has a part of its tree, as of its head.
 
-use super::super::identify::Inode;
 use super::super::print::Print;
+use super::super::seen::Inode;
 use super::super::tree::{ContentId, TreePath};
 use std::collections::BTreeMap;
 

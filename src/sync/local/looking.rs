@@ -2,11 +2,11 @@
 
 use super::super::error::SyncError;
 use super::super::guard;
-use super::super::identify::Seen;
 use super::super::old_contents::{Changes, Known, OldContents};
 use super::super::presence::{self, Before};
 use super::super::print::Print;
 use super::super::scan::{self, Below, Chosen, Examine, Scan, scan, scan_changed};
+use super::super::seen::Seen;
 use super::super::since::{Since, rules};
 use super::super::tree::{Entry, Tree, TreePath, is_reserved, shown};
 use super::super::version::{Snapshot, SnapshotId};

@@ -1,9 +1,9 @@
 //! Scan of changed entries: all others are as in the last tree.
 
 use super::super::error::{self, SyncError};
-use super::super::identify::Seen;
 use super::super::print::Print;
 use super::super::rules::Rules;
+use super::super::seen::Seen;
 use super::super::tree::{Entry, Tree, TreePath, is_reserved, join};
 use super::{AtBarrier, Chosen, Examine, Look, Report, Scan, is_apart, parse_patterns};
 use crate::beneath::{Root, Stats};

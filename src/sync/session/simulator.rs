@@ -9,11 +9,11 @@
 use super::super::adopt::{self, Now, Skipped, Steps};
 use super::super::content::{Sink, Source, Tag};
 use super::super::group::{self, ITSELF, Rows};
-use super::super::identify::{Inode, Seen};
 use super::super::ignored::Ignored;
 use super::super::merge::{Conflict, parse_conflict_name};
 use super::super::presence;
 use super::super::proto;
+use super::super::seen::{Inode, Seen};
 use super::super::selection::Selection;
 use super::super::selection::tests::selection;
 use super::super::tree::{Kind, join, split};
