@@ -899,8 +899,8 @@ fn all_of_it_works_beside_a_mount() {
 fn misuse_is_named() {
     let world = World::of(&[("file", &noise(1, 900))]);
     let run = |args: &[&str]| {
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_dedupctl")).args(args).arg(world.dir.path()).output().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dedupctl"));
+        let output = once_free(command.args(args).arg(world.dir.path()));
         (output.status.code(), text(&output))
     };
     let (code, said) = run(&["check", "--repair", "--from", "/nowhere"]);

@@ -46,15 +46,6 @@ impl Local<'_> {
         Ok(same.then_some(copy))
     }
 
-    /// Returns whether the file of a content is unchanged since the scan.
-    fn is_at_rest(&self, content: ContentId) -> bool {
-        let Some(path) = self.contents.get(&content) else { return true };
-        let (stat, known) = (self.root.stat(path).ok().flatten(), self.memory.cache.get(path));
-        stat.zip(known).is_none_or(|(stat, known)| unchanged(known, &print(&stat, None)))
-    }
-}
-
-impl Local<'_> {
     /// Opens the version before both edits of a conflict: a former content, or one that the history has.
     pub(super) fn base(&mut self, base: &Base) -> Result<Option<File>, SyncError> {
         if let Some(file) = Source::past(self, base.content)? {
@@ -70,6 +61,13 @@ impl Local<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Returns whether the file of a content is unchanged since the scan.
+    fn is_at_rest(&self, content: ContentId) -> bool {
+        let Some(path) = self.contents.get(&content) else { return true };
+        let (stat, known) = (self.root.stat(path).ok().flatten(), self.memory.cache.get(path));
+        stat.zip(known).is_none_or(|(stat, known)| unchanged(known, &print(&stat, None)))
     }
 }
 
