@@ -50,7 +50,7 @@ pub fn list(root: &Path, state: &Path, groups: &Groups) -> Result<Vec<Pending>, 
     let (root, last, usual) = (open_root(root)?, Tree::default(), Rules::default());
     let seen = scan(&root, &last, known, &usual, &mut |_, _, _| None, None, &mut |_, _| {})?.seen;
     let pending = pending(&seen, &memory, groups);
-    if let Some(saved) = memory.bases() {
+    if let Some(mut saved) = memory.bases() {
         saved.forget_others(pending.iter().map(|one| &one.copy));
     }
     Ok(pending)

@@ -535,7 +535,7 @@ impl Replica for Local<'_> {
     }
 
     fn keep_bases(&mut self, bases: &[Base]) {
-        let Some(saved) = self.memory.bases() else { return };
+        let Some(mut saved) = self.memory.bases() else { return };
         for base in bases {
             let kept = match self.base(base) {
                 Ok(Some(mut file)) => saved.keep(base, &mut file).map_err(|e| e.to_string()),
@@ -551,7 +551,7 @@ impl Replica for Local<'_> {
 
     fn adopt(&mut self, snapshot: &Snapshot, target: &Tree, ops: &[Op]) -> Result<Done, SyncError> {
         let id = snapshot.id();
-        if let Some(saved) = self.memory.bases() {
+        if let Some(mut saved) = self.memory.bases() {
             let is_copy = |path: &&TreePath| parse_conflict_name(split(path).1).is_some();
             saved.forget_others(target.entries.keys().filter(is_copy));
         }

@@ -15,6 +15,7 @@ const DEPTH_MAX: u32 = 16;
 impl Session {
     /// Merges both trees. The result is the same on both sides.
     pub(super) fn merge(&mut self, replica: &dyn Replica) -> Result<(), SyncError> {
+        self.bases.clear();
         let patterns = replica.patterns();
         let (a, b) = (replica.head(), self.theirs.as_ref().expect("came before").head);
         let (merged, snapshot) = if self.dag.descends(a, b) {
