@@ -1,7 +1,6 @@
 use super::error::CliError;
-use super::merge_tool::{self, Differences};
 use super::output::{Output, plain, table};
-use super::{CliResult, Global, Outcome, replica};
+use super::{CliResult, Global, Outcome, merge_tool, replica};
 use crate::sync::bases::Bases;
 use crate::sync::conflicts::{Keep, Pending, list, settle};
 use crate::sync::tree::shown;
@@ -46,7 +45,9 @@ enum Action {
     Resolve(Resolve),
     /// Show how both versions differ from the one before both edits
     #[command(
-        after_help = "For text that was mounted when it was synced: the sync keeps the version before, as long as the conflict stays.\n        Needs git. `dedupctl diff A B` compares any two files.\n        Example: dedupctl conflicts diff notes/todo.txt"
+        after_help = "Only for text. A sync of a mounted overlay keeps the version before, until the conflict is resolved.\n\
+        Needs git. `dedupctl diff A B` compares any two files.\n\
+        Example: dedupctl conflicts diff notes/todo.txt"
     )]
     Diff(Diff),
 }
@@ -86,12 +87,12 @@ pub(super) struct Row {
     pub(super) base: bool,
     /// How both versions differ from it; only for `diff`.
     #[serde(flatten)]
-    pub(super) differences: Option<Shown>,
+    pub(super) differences: Option<Differences>,
 }
 
 /// How both versions of a file differ from the one before both edits: unified hunks, or the reason why there are none.
 #[derive(Default, Serialize)]
-pub(super) struct Shown {
+pub(super) struct Differences {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ours_changed: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,15 +101,15 @@ pub(super) struct Shown {
     pub(super) reason: Option<String>,
 }
 
-impl Shown {
-    pub(super) fn of(tree: &Path, conflict: &Pending, bases: &Bases) -> Shown {
-        let failed = |reason| Shown { reason: Some(reason), ..Shown::default() };
+impl Differences {
+    pub(super) fn of(tree: &Path, conflict: &Pending, bases: &Bases) -> Differences {
+        let failed = |reason| Differences { reason: Some(reason), ..Differences::default() };
         let Some(base) = bases.read(&conflict.copy) else {
             return failed("the version before both edits was not kept".to_owned());
         };
         match merge_tool::differences(tree, conflict, &base) {
-            Ok(Differences { ours, theirs }) => {
-                Shown { ours_changed: Some(ours), theirs_changed: Some(theirs), reason: None }
+            Ok([ours, theirs]) => {
+                Differences { ours_changed: Some(ours), theirs_changed: Some(theirs), reason: None }
             }
             Err(reason) => failed(reason),
         }
@@ -148,7 +149,7 @@ impl ConflictsReport {
     pub(super) fn compared(tree: &Path, conflicts: &[Pending], bases: &Bases) -> ConflictsReport {
         let mut report = ConflictsReport::new(conflicts, 0, bases);
         for (row, conflict) in report.conflicts.iter_mut().zip(conflicts) {
-            row.differences = Some(Shown::of(tree, conflict, bases));
+            row.differences = Some(Differences::of(tree, conflict, bases));
         }
         report
     }

@@ -55,22 +55,14 @@ pub(super) fn merge(
     versions.replace(&mut merged).map_err(|e| e.to_string())
 }
 
-/// Differences of a conflict's versions from the one before both edits, as unified hunks.
-pub(super) struct Differences {
-    /// This device's version.
-    pub(super) ours: String,
-    /// The other version.
-    pub(super) theirs: String,
-}
-
-/// Compares both texts of a conflict with `base`.
-pub(super) fn differences(tree: &Path, conflict: &Pending, base: &[u8]) -> Result<Differences, String> {
+/// Returns how both texts of a conflict, this device's and the other, differ from `base`, as unified hunks.
+pub(super) fn differences(tree: &Path, conflict: &Pending, base: &[u8]) -> Result<[String; 2], String> {
     let versions = TwoVersions::open(tree, conflict).map_err(|e| e.to_string())?;
     let (work, text) = Work::of(&versions, conflict, Some(base))?;
     if !text || base[..base.len().min(HEAD_BYTES as usize)].contains(&0) {
         return Err("is not text, or larger than 64 MiB".to_owned());
     }
-    Ok(Differences { ours: work.difference(&work.local)?, theirs: work.difference(&work.remote)? })
+    Ok([work.difference(&work.local)?, work.difference(&work.remote)?])
 }
 
 /// Files of one merge; removed at the end.
@@ -275,9 +267,9 @@ mod tests {
                 ..Tree::new(b"b\nC\nd\ne\nf\n", b"a\nb\nc\nd\ne\nf\ng\n", ours_has_name)
             };
             let tree = with(Some(before));
-            let shown = differences(tree.tree.path(), &tree.conflict, before).unwrap();
-            assert_eq!(shown.ours, "@@ -1,6 +1,5 @@\n-a\n b\n-c\n+C\n d\n e\n f\n");
-            assert_eq!(shown.theirs, "@@ -4,3 +4,4 @@ c\n d\n e\n f\n+g\n");
+            let [ours, theirs] = differences(tree.tree.path(), &tree.conflict, before).unwrap();
+            assert_eq!(ours, "@@ -1,6 +1,5 @@\n-a\n b\n-c\n+C\n d\n e\n f\n");
+            assert_eq!(theirs, "@@ -4,3 +4,4 @@ c\n d\n e\n f\n+g\n");
             assert!(differences(tree.tree.path(), &tree.conflict, b"\0").is_err());
             tree.merge("cp \"$BASE\" \"$MERGED\"").unwrap();
             assert_eq!(tree.read("notes.txt"), before);
