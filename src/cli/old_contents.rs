@@ -160,13 +160,13 @@ impl OldContents for StoreOldContents {
         // Left by an interrupted sync.
         let _ = std::fs::remove_file(&path);
         let asked = recipes.iter().map(RecipeId::to_string).collect();
-        let Ok(Response::Read(ReadReport { bytes })) = self.ask(&Request::Read { recipes: asked }) else {
+        let answer = self.ask(&Request::Read { recipes: asked });
+        let all = std::fs::read(&path);
+        let _ = std::fs::remove_file(&path);
+        let (Ok(Response::Read(ReadReport { bytes })), Ok(all)) = (answer, all) else {
             // For example a daemon of an earlier release. The sync reads the files.
             return Ok(vec![None; recipes.len()]);
         };
-        let all = std::fs::read(&path);
-        let _ = std::fs::remove_file(&path);
-        let all = all.map_err(|e| SyncError::io("read", path.display().to_string(), e))?;
         let mut rest = &all[..];
         let mut content = |len: Option<u64>| {
             let (content, after) = rest.split_at_checked(usize::try_from(len?).ok()?)?;
