@@ -135,9 +135,13 @@ impl Bases {
         if self.names.is_empty() {
             return;
         }
-        let kept: HashSet<String> = copies.map(Bases::begin).collect();
-        let is_kept = |name: &str| name.split_inclusive('-').next().is_some_and(|begin| kept.contains(begin));
-        for name in self.names.extract_if(.., |name| !is_kept(name)) {
+        let begins: HashSet<String> = copies.map(Bases::begin).collect();
+        let is_kept =
+            |name: &str| name.split_inclusive('-').next().is_some_and(|begin| begins.contains(begin));
+        let names = std::mem::take(&mut self.names).into_iter();
+        let (kept, gone): (BTreeSet<_>, BTreeSet<_>) = names.partition(|name| is_kept(name));
+        self.names = kept;
+        for name in gone {
             let _ = std::fs::remove_file(self.dir.join(name));
         }
         // Only if it is empty.
