@@ -1,7 +1,7 @@
 //! Views of contents, added as the contents are committed or met by a scan.
 
 use super::Indexes;
-use super::views::{Shared, head};
+use super::views::{Shared, view_of};
 use crate::backing::io::read_full;
 use crate::contents::collection::Stored;
 use crate::contents::error::{OverlayError, Result};
@@ -10,9 +10,10 @@ use crate::indexes::Views;
 use crate::recipe::Recipe;
 use crate::similarity::exact::Source;
 use crate::tree::inode::Inode;
-use crate::view::{HEAD_BYTES, View};
+use crate::view::View;
 use rustix::fs::Stat;
 use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,13 +34,11 @@ impl Indexes {
     /// Returns the view through which a plain file will be indexed. Reads its first bytes, which will be read anyway.
     pub(crate) fn view_wanted(&self, inode: &Inode, file: &File, size: u64) -> Option<View> {
         let views = self.views.as_ref().filter(|views| !views.wanted.is_empty())?;
-        // Not beyond its end, which would be another call.
-        let mut head = vec![0; usize::try_from(size).unwrap_or(HEAD_BYTES).min(HEAD_BYTES)];
-        let len = read_full(file, &mut head, 0).ok()?;
         // Names only distinguish views of text.
         let by_name = views.wanted.iter().any(|view| !view.hides_bytes());
         let path = by_name.then(|| self.tree.path_of(inode)).flatten();
-        let view = View::of(&head[..len], path.as_deref().and_then(Path::file_name));
+        let read = &mut |at, buffer: &mut [u8]| read_full(file, buffer, at).map_err(io::Error::other);
+        let view = View::of_file(size, path.as_deref().and_then(Path::file_name), read).ok()?;
         views.suits(view).then_some(view)
     }
 
@@ -88,8 +87,8 @@ impl Indexes {
             return Ok(false);
         }
         let source = open()?;
-        let head = head(&*source).map_err(|e| OverlayError::io("read", self.tree.name_of(inode), e))?;
-        let view = View::of(&head, name);
+        let view = view_of(&*source, name);
+        let view = view.map_err(|e| OverlayError::io("read", self.tree.name_of(inode), e))?;
         let wanted = views.suits(view);
         if wanted {
             self.index_view(inode, view, id, &*source);

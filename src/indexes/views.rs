@@ -17,7 +17,8 @@ use crate::id::{ChunkId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe};
 use crate::similarity::exact::Source;
 use crate::similarity::{Similarity, SimilarityError, SimilarityOptions, Sketch};
-use crate::view::{HEAD_BYTES, Seen, View};
+use crate::view::{Seen, View};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -182,11 +183,9 @@ pub(crate) fn seen(view: View, source: &dyn Source) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-pub(crate) fn head(source: &dyn Source) -> io::Result<Vec<u8>> {
-    let mut head = vec![0; HEAD_BYTES.min(source.len() as usize)];
-    let len = source.read_at(0, &mut head)?;
-    head.truncate(len);
-    Ok(head)
+/// Returns the view for a content under a name.
+pub(crate) fn view_of(source: &dyn Source, name: Option<&OsStr>) -> io::Result<View> {
+    View::of_file(source.len(), name, &mut |at, buffer| source.read_at(at, buffer))
 }
 
 /// A file that a committer has open.

@@ -6,7 +6,7 @@ use crate::backing::plain::Plain;
 use crate::contents::collection::{Asked, Budget, CANDIDATES_MAX};
 use crate::contents::error::{OverlayError, Result};
 use crate::contents::{Look, Shares, SimilarOptions};
-use crate::indexes::views::{Views, head, seen};
+use crate::indexes::views::{Views, seen, view_of};
 use crate::similarity::exact::{Patterns, Source};
 use crate::view::View;
 use std::collections::HashMap;
@@ -73,8 +73,8 @@ impl Queries {
 
     /// Returns files of this overlay that resemble the queried one, read as `options` say.
     pub(crate) fn similar_seen(&self, query: &Query<'_>, options: &SimilarOptions) -> Result<Matches> {
-        let head = head(query.source).map_err(|e| OverlayError::io("read", query.name, e))?;
-        let own = View::of(&head, query.name.file_name());
+        let own = view_of(query.source, query.name.file_name());
+        let own = own.map_err(|e| OverlayError::io("read", query.name, e))?;
         match options.look {
             Look::Through(View::Raw) => self.similar(query, options),
             Look::Through(view) => self.similar_through(view, query, options),
@@ -125,8 +125,9 @@ impl Queries {
             };
             let Some(estimate) = budget.spend(options, &seen_query, candidate) else { break };
             let compared = self.tree.source_of(&candidate.recipe, &mut finder).and_then(|source| {
-                let head = head(&*source).map_err(|e| OverlayError::io("read", "a candidate", e))?;
-                let (view, size) = (View::of(&head, Some(&name)), source.len());
+                let view = view_of(&*source, Some(&name));
+                let view = view.map_err(|e| OverlayError::io("read", "a candidate", e))?;
+                let size = source.len();
                 let open = || Ok(Box::new(Held(seen(view, &*source)?)) as Box<dyn Source>);
                 let shares = self.contents.shares(&asked, candidate, estimate, open)?;
                 // Equal views do not make the files identical.

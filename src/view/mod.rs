@@ -12,6 +12,7 @@
 //!   output ([`OUTPUT_BYTES_MAX`], [`EXPANSION_MAX`]): a few bytes that claim to be gigabytes stay a few.
 
 mod archive;
+mod encoding;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod fuzz;
@@ -29,15 +30,15 @@ mod text;
 
 pub use archive::DIRECTORY_BYTES_MAX;
 pub use kind::View;
+pub use sniff::HEAD_BYTES;
 pub use stream::Input;
 
+use encoding_rs::Encoding;
 use std::cell::Cell;
-use std::io::{self, BufRead, BufReader, Read, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::rc::Rc;
 use stream::{BUFFER_BYTES, Sink, Watched, copy};
 
-/// Bytes of a file that [`View::of`] examines.
-pub const HEAD_BYTES: usize = 4096;
 /// Limit of a view: it must fit into memory for comparisons.
 pub const OUTPUT_BYTES_MAX: u64 = 64 << 20;
 /// A view ends at this many times the length of its file, plus [`EXPANSION_BYTES_ALWAYS`].
@@ -72,27 +73,52 @@ impl View {
         let decoded_left = Rc::new(Cell::new(left.saturating_mul(DECODED_TO_OUTPUT)));
         let mut sink = Sink { emit, bytes: 0, left, whole: true, decoded_left };
         let mut input = Watched { input, failed: None };
-        self.write(&mut input, &mut sink, DEPTH_MAX);
+        let mut head = Vec::new();
+        if self.is_of_text() {
+            input.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut head)?;
+            input.rewind()?;
+        }
+        self.write(&mut input, &mut sink, encoding::of(&head), DEPTH_MAX);
         match input.failed {
             Some(e) => Err(e),
             None => Ok(Seen { bytes: sink.bytes, whole: sink.whole }),
         }
     }
 
-    fn write(self, input: &mut dyn Input, sink: &mut Sink<'_>, depth: u32) {
+    /// Whether it depends on the character encoding.
+    fn is_of_text(self) -> bool {
+        matches!(self, View::Text | View::Html | View::Source)
+    }
+
+    fn write(
+        self,
+        input: &mut dyn Input,
+        sink: &mut Sink<'_>,
+        encoding: Option<&'static Encoding>,
+        depth: u32,
+    ) {
         match self {
             View::PostScript => postscript::write(input, sink),
             View::Archive => archive::write(input, sink, &inner(depth)),
-            _ => self.write_in_order(&mut BufReader::with_capacity(BUFFER_BYTES, input), sink, depth),
+            _ => {
+                let mut input = BufReader::with_capacity(BUFFER_BYTES, input);
+                self.write_in_order(&mut input, sink, encoding, depth);
+            }
         }
     }
 
     /// Writes formats that can be read from start to end. Others pass unchanged.
-    fn write_in_order(self, input: &mut dyn BufRead, sink: &mut Sink<'_>, depth: u32) {
+    fn write_in_order(
+        self,
+        input: &mut dyn BufRead,
+        sink: &mut Sink<'_>,
+        encoding: Option<&'static Encoding>,
+        depth: u32,
+    ) {
         match self {
-            View::Text => text::write(input, sink),
-            View::Html => html::write(input, sink),
-            View::Source => source::write(input, sink),
+            View::Text => encoding::write(encoding, input, sink, text::write),
+            View::Html => encoding::write(encoding, input, sink, html::write),
+            View::Source => encoding::write(encoding, input, sink, source::write),
             View::Pdf => pdf::write(input, sink),
             View::Gzip => gzip::write(input, sink, &inner(depth)),
             View::Raw | View::PostScript | View::Archive => copy(input, sink),
@@ -116,9 +142,10 @@ fn write_inner(input: &mut dyn BufRead, sink: &mut Sink<'_>, depth: u32) {
         Some(view) if depth > 0 => view,
         _ => View::Raw,
     };
+    let encoding = encoding::of(&head).filter(|_| view.is_of_text());
     let mut all = io::Cursor::new(head).chain(input);
     if !matches!(view, View::Archive | View::PostScript) {
-        return view.write_in_order(&mut all, sink, depth.saturating_sub(1));
+        return view.write_in_order(&mut all, sink, encoding, depth.saturating_sub(1));
     }
     let mut bytes = Vec::new();
     let limit = NESTED_BYTES_MAX.min(sink.left);
@@ -130,7 +157,7 @@ fn write_inner(input: &mut dyn BufRead, sink: &mut Sink<'_>, depth: u32) {
                 copy(&mut all, sink);
             }
         }
-        Ok(_) => view.write(&mut io::Cursor::new(bytes), sink, depth - 1),
+        Ok(_) => view.write(&mut io::Cursor::new(bytes), sink, None, depth - 1),
         Err(_) => sink.is_partial(),
     }
 }

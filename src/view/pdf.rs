@@ -6,7 +6,7 @@
 
 use super::gzip::Damaged;
 use super::stream::{BUFFER_BYTES, Metered, Sink};
-use flate2::bufread::ZlibDecoder;
+use flate2::bufread::DeflateDecoder;
 use std::io::{self, BufRead, Read};
 
 /// Bytes before a stream that are searched for its dictionary.
@@ -82,8 +82,16 @@ fn dictionary(before: &[u8]) -> &[u8] {
     &before[start..]
 }
 
+/// Decompresses a stream. Its checksum does not count, because decompressed bytes can be compared without it. Some
+/// programs leave the header out.
 fn inflate(input: &mut dyn BufRead, sink: &mut Sink<'_>) -> bool {
-    let mut decoded = Metered::new(Damaged::new(ZlibDecoder::new(input)), sink);
+    if let Ok([method, flags, ..]) = input.fill_buf()
+        && method & 0xf == 8
+        && (u16::from(*method) << 8 | u16::from(*flags)) % 31 == 0
+    {
+        input.consume(2);
+    }
+    let mut decoded = Metered::new(Damaged::new(DeflateDecoder::new(input)), sink);
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         match decoded.read(&mut buffer) {

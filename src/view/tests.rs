@@ -47,8 +47,7 @@ fn text_is_its_letters_and_digits() {
         text(View::Text, "\u{c4}RGER, \u{3a3}\u{11d}\u{2026} \u{6f22}\u{5b57}".as_bytes()),
         "\u{e4}rger\u{3c3}\u{11d}\u{6f22}\u{5b57}"
     );
-    // Latin-1.
-    assert_eq!(see(View::Text, b"K\xe4se und K\xe4se").0, b"k\xe4seundk\xe4se");
+    assert_eq!(text(View::Text, b"K\xe4se und K\xe4se"), "k\u{e4}seundk\u{e4}se", "Latin-1");
     assert_eq!(see(View::Text, b"cut \xe2\x82").0, b"cut\xe2\x82");
 }
 
@@ -89,6 +88,103 @@ fn postscript_is_its_pages() {
     assert_eq!(text(View::PostScript, one), "10 10 m (x) show\n");
     assert_eq!(see(View::PostScript, one), see(View::PostScript, other));
     assert_eq!(text(View::PostScript, b"%!\n1 2 add % sum\n% gone\rshowpage"), "1 2 add % sum\nshowpage");
+}
+
+/// Texts in other encodings are the same texts, whatever pieces they come in.
+#[test]
+fn encodings_do_not_count() {
+    let lines: String = (0..400)
+        .map(|i| format!("int gr\u{f6}\u{df}e{i} = breite * {i}; // \u{e4}\u{f6}\u{fc}\r\n"))
+        .collect();
+    let units =
+        |text: &str, bytes: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(bytes).collect::<Vec<u8>>();
+    let latin = |text: &str| encoding_rs::WINDOWS_1252.encode(text).0.into_owned();
+    let others = [
+        [&b"\xef\xbb\xbf"[..], lines.as_bytes()].concat(),
+        [&b"\xff\xfe"[..], &units(&lines, u16::to_le_bytes)].concat(),
+        [&b"\xfe\xff"[..], &units(&lines, u16::to_be_bytes)].concat(),
+        units(&lines, u16::to_le_bytes),
+        units(&lines, u16::to_be_bytes),
+        latin(&lines),
+    ];
+    for view in [View::Text, View::Source, View::Html] {
+        for (at, other) in others.iter().enumerate() {
+            assert_eq!(see(view, other), see(view, lines.as_bytes()), "{} {at}", view.name());
+            see(view, &other[..other.len() - 1]);
+        }
+    }
+    for (name, view) in [("a.c", View::Source), ("a.txt", View::Text), ("a", View::Text)] {
+        for (at, other) in others.iter().enumerate() {
+            assert_eq!(View::of(&other[..HEAD_BYTES], Some(name.as_ref())), view, "{name} {at}");
+        }
+    }
+    let japanese = "\u{65e5}\u{672c}\u{8a9e}\u{306e}\u{6587}".repeat(30);
+    let html = |charset: &str| format!("<html><meta charset=\"{charset}\"><p>{japanese}</p>");
+    let other = encoding_rs::SHIFT_JIS.encode(&html("shift_jis")).0.into_owned();
+    assert_eq!(see(View::Html, &other), see(View::Html, html("utf-8").as_bytes()));
+    assert_eq!(
+        View::of(&[&b"\xff\xfe"[..], &units("\n<html><p>x", u16::to_le_bytes)].concat(), None),
+        View::Html
+    );
+    // A damaged declaration is no reason to stop.
+    assert_eq!(text(View::Text, b"charset=none K\xe4se"), "charsetnonek\u{e4}se");
+}
+
+/// The view of a file that an end belongs to, as well as a beginning.
+fn of_file(bytes: &[u8], name: &str) -> View {
+    let mut read = |at: u64, buffer: &mut [u8]| {
+        let rest = &bytes[at as usize..];
+        let len = rest.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&rest[..len]);
+        Ok(len)
+    };
+    View::of_file(bytes.len() as u64, Some(name.as_ref()), &mut read).unwrap()
+}
+
+#[test]
+fn an_archive_may_have_a_program_before_it() {
+    let one = zip(&[("a", b"first "), ("b", b"second")], CompressionMethod::Deflated);
+    let padded = |front: &[u8]| [front, &vec![b'.'; 9000], &one].concat();
+    for front in [&b"MZ"[..], b"\x7fELF\x02\x01", b"#!/usr/bin/env python3\n"] {
+        let whole = padded(front);
+        assert_eq!(of_file(&whole, "a.exe"), View::Archive);
+        assert_eq!(text(View::Archive, &whole), "first second");
+        // Without a directory at its end it is what it starts as.
+        assert_ne!(of_file(&whole[..whole.len() - 1], "a.exe"), View::Archive);
+    }
+    assert_eq!(of_file(&[b"#!/usr/bin/env python3\n", &one[..]].concat(), "a"), View::Archive);
+    assert_eq!(of_file(b"#!/bin/sh\necho PK\n", "a"), View::Source);
+    assert_eq!(of_file(b"", "a"), View::Raw);
+}
+
+#[test]
+fn a_pdf_may_have_something_before_it() {
+    let page = b"BT (Hello) Tj ET ".repeat(400);
+    let one = pdf(6, "20200101", &[&page]);
+    for front in
+        [&b"HTTP/1.1 200 OK\r\nContent-Type: application/pdf\r\n\r\n"[..], b"\xef\xbb\xbf", &[0; 900]]
+    {
+        let whole = [front, &one[..]].concat();
+        assert_eq!(of_file(&whole, "a"), View::Pdf);
+        assert_eq!(see(View::Pdf, &whole), see(View::Pdf, &one));
+    }
+    assert_eq!(of_file(&[&[0; 2000], &one[..]].concat(), "a"), View::Raw);
+    assert_eq!(of_file(b"A file starts with %PDF-1.4 if it is a PDF.", "a"), View::Text);
+}
+
+/// The checksum of a stream is wrong, or there is neither header nor checksum: its bytes can be had all the same.
+#[test]
+fn a_checksum_of_a_pdf_does_not_count() {
+    let page = b"BT (Hello) Tj ET ".repeat(400);
+    let packed = deflate(&page, 6);
+    let with = |stream: &[u8]| {
+        [b"%PDF-1.4\n1 0 obj\n<< /Filter /FlateDecode >>\nstream\n", stream, b"\nendstream\nendobj\n"]
+            .concat()
+    };
+    let wrong = [&packed[..packed.len() - 4], &[0; 4]].concat();
+    for stream in [&packed[..], &wrong, &packed[2..packed.len() - 4]] {
+        assert_eq!(see(View::Pdf, &with(stream)).0, page);
+    }
 }
 
 fn pdf(level: u32, date: &str, streams: &[&[u8]]) -> Vec<u8> {
@@ -223,7 +319,7 @@ proptest! {
         let left = u64::MAX;
         let mut sink = Sink { emit: &mut emit, bytes: 0, left, whole: true, decoded_left: Rc::new(Cell::new(left)) };
         let mut folded = super::text::Folded::default();
-        all.chunks(cut).for_each(|piece| { folded.put(piece, &mut sink); });
+        encoding::utf_8(&all).chunks(cut).for_each(|piece| { folded.put(piece, &mut sink); });
         folded.end(&mut sink);
         prop_assert_eq!(see(View::Text, &all).0, out);
     }
