@@ -1,13 +1,11 @@
 use super::excerpt::{Excerpt, excerpts};
 use super::text::{self, shown};
 use super::{AdminError, Progress, Report, catch_up};
+use crate::backing::plain::Plain;
 use crate::contents::OverlayError;
 use crate::repo::Repo;
 use crate::similarity::exact::{Source, compare_regions};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 /// Bytes of memory for a comparison.
@@ -116,13 +114,7 @@ fn name(side: &Side) -> String {
 
 fn open(repo: &Repo, side: &Side) -> Result<Box<dyn Source>, AdminError> {
     if side.outside {
-        let failed = |e| OverlayError::io("open", &side.path, e);
-        let file = File::open(&side.path).map_err(failed)?;
-        let meta = file.metadata().map_err(failed)?;
-        if !meta.is_file() {
-            return Err(failed(io::Error::other("not a regular file")).into());
-        }
-        return Ok(Box::new(Outside(file, meta.len())));
+        return Ok(Box::new(Plain::open(&side.path)?));
     }
     match side.n {
         None => Ok(repo.overlay().tree.source(&side.path)?.0),
@@ -130,17 +122,5 @@ fn open(repo: &Repo, side: &Side) -> Result<Box<dyn Source>, AdminError> {
             let version = repo.history().version(&side.path, n)?.version;
             Ok(repo.overlay().maintenance.stored_source(&version.recipe)?)
         }
-    }
-}
-
-struct Outside(File, u64);
-
-impl Source for Outside {
-    fn len(&self) -> u64 {
-        self.1
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        self.0.read_at(buf, offset)
     }
 }

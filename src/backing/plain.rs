@@ -1,29 +1,51 @@
 //! A regular file as a source of bytes to compare.
 
 use super::io::read_full;
+use super::stub;
 use crate::contents::error::{OverlayError, Result};
 use crate::similarity::exact::Source;
-use rustix::fs::SeekFrom;
+use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// A plain file, to be compared.
 pub(crate) struct Plain(pub(crate) File, pub(crate) u64);
 
 impl Plain {
-    /// Opens a regular file anywhere.
+    /// Opens a regular file anywhere, as [`open_regular`] does.
     pub(crate) fn open(path: &Path) -> Result<Plain> {
-        let open = || {
-            let file = File::open(path)?;
-            let stat = file.metadata()?;
-            match stat.is_file() {
-                true => Ok(Plain(file, stat.len())),
-                false => Err(io::Error::other("not a regular file")),
-            }
-        };
-        open().map_err(|e| OverlayError::io("open", path, e))
+        let file = open_regular(path)?;
+        let len = file.metadata().map_err(|e| OverlayError::io("open", path, e))?.len();
+        Ok(Plain(file, len))
+    }
+}
+
+/// Opens a regular file anywhere. Never waits for the other end of a pipe, and opens no device.
+///
+/// Fails with [`OverlayError::Unreadable`] if the file's bytes are in the store of an overlay: then the file itself is empty.
+pub(crate) fn open_regular(path: &Path) -> Result<File> {
+    let failed = |e| OverlayError::io("open", path, e);
+    let expected = || failed(io::Error::other("expected a regular file"));
+    // Opening a device may already do something.
+    if !path.metadata().map_err(failed)?.is_file() {
+        return Err(expected());
+    }
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(expected());
+    }
+    let mut record = [0; stub::RECORD_LEN];
+    match rustix::fs::fgetxattr(&file, stub::XATTR, &mut record[..]) {
+        Ok(len) if !stub::says_plain(&record[..len]) => {
+            let reason = "is a stub: its bytes are in the store of an overlay that is not mounted; mount the overlay \
+                and name the file below the mount point";
+            Err(OverlayError::Unreadable { path: path.to_owned(), reason: reason.to_owned() })
+        }
+        _ => Ok(file),
     }
 }
 
