@@ -1,7 +1,7 @@
 use super::text::shown;
 use super::{AdminError, Context, Progress, Report};
 use crate::contents::OverlayError;
-use crate::query::methods::{MatchWithPaths, PairWithPaths, WithPaths};
+use crate::query::methods::{FilesAlike, MatchWithPaths, PairWithPaths, PairsWithPaths, WithPaths};
 use crate::query::{FileRef, IndexedContent};
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::Chosen;
@@ -28,6 +28,8 @@ pub struct SimilarByMethod {
     pub parameters: String,
     /// Identical files first, then the best.
     pub matches: Vec<MatchWithPaths>,
+    /// Contents that have something in common with the file, but score less than wanted.
+    pub below_min: u64,
     /// Files that could not be read.
     pub unreadable: u64,
     /// Files that the index lacks.
@@ -43,14 +45,52 @@ pub struct GroupsByMethod {
     pub parameters: String,
     /// Smallest score.
     pub min: f64,
-    /// In each group the first is compared with the others. Files identical to the first follow it.
-    pub groups: Vec<Vec<MatchWithPaths>>,
+    /// The groups, by the name of the first file.
+    pub groups: Vec<MethodGroup>,
+    /// Pairs of contents that have something in common, but score less than wanted.
+    pub below_min: u64,
     /// Groups omitted because the report became too long.
     pub omitted: u64,
     /// Files that could not be read.
     pub unreadable: u64,
     /// Files that the index lacks.
     pub not_known: NotKnown,
+}
+
+/// A file and others that are like it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MethodGroup {
+    /// Its number in the report, from 1.
+    pub id: usize,
+    /// Bytes of all its files.
+    pub bytes: u64,
+    /// Bytes of the members that the representative has too, estimated from the shares; 0 if the method has none.
+    pub savable_bytes: u64,
+    /// The file with which the others are compared.
+    pub representative: String,
+    /// The representative, files identical to it, then the others, the best first. The figures are of the member, as a,
+    /// compared with the representative, as b.
+    pub members: Vec<MatchWithPaths>,
+}
+
+impl MethodGroup {
+    /// Describes a group of files, the representative first.
+    pub fn of(id: usize, members: Vec<MatchWithPaths>) -> MethodGroup {
+        let first = members.first();
+        let first_size = first.map_or(0, |file| file.size);
+        let savable = |file: &MatchWithPaths| {
+            let of_own = file.likeness.containment.map(|share| share * file.size as f64);
+            let of_first = file.likeness.contained_in.map(|share| share * first_size as f64);
+            (of_own.or(of_first).unwrap_or(0.0) as u64).min(file.size)
+        };
+        MethodGroup {
+            id,
+            bytes: members.iter().map(|file| file.size).sum(),
+            savable_bytes: members.iter().skip(1).map(savable).sum(),
+            representative: first.map(|file| shown(&file.path)).unwrap_or_default(),
+            members,
+        }
+    }
 }
 
 /// Files that a saved index lacks; nothing if files were read instead.
@@ -73,6 +113,10 @@ pub struct PairsByMethod {
     pub min: f64,
     /// Those with the most in common first.
     pub pairs: Vec<PairByMethod>,
+    /// How many there are without the limit.
+    pub found: u64,
+    /// Pairs that have a fingerprint in common, but a smaller share.
+    pub below_min: u64,
     /// Files that could not be read.
     pub unreadable: u64,
     /// Files that the index lacks.
@@ -204,11 +248,13 @@ pub(super) fn similar(
         }
     };
     let found = overlay.queries.method_similar(method, file, query.as_ref(), min, limit)?;
+    let FilesAlike { files, below_min } = found.ok_or_else(|| not_kept(context, method))?;
     Ok(SimilarByMethod {
         query: shown(&file.path),
         method: method.name().to_owned(),
         parameters: query.map_or(parameters, |query| query.parameters()),
-        matches: found.ok_or_else(|| not_kept(context, method))?,
+        matches: files,
+        below_min,
         unreadable: 0,
         not_known: not_known(context, method)?,
     })
@@ -234,11 +280,12 @@ pub(super) fn groups(
         e => e.into(),
     })?;
     let (mut groups, mut bytes, mut omitted) = (Vec::new(), 0, 0);
-    for group in &found.ok_or_else(|| not_kept(context, method))? {
+    let found = found.ok_or_else(|| not_kept(context, method))?;
+    for group in &found.groups {
         let files = group.files();
         bytes += files.iter().map(|file| ROW_BYTES + 2 * file.path.as_os_str().len()).sum::<usize>();
         match bytes <= ANSWER_BYTES_MAX {
-            true => groups.push(files),
+            true => groups.push(MethodGroup::of(groups.len() + 1, files)),
             false => omitted += 1,
         }
     }
@@ -247,6 +294,7 @@ pub(super) fn groups(
         parameters,
         min,
         groups,
+        below_min: found.below_min,
         omitted,
         unreadable: 0,
         not_known: not_known(context, method)?,
@@ -266,11 +314,14 @@ pub(super) fn pairs(
     let limit = limit.min(ANSWER_BYTES_MAX / (2 * ROW_BYTES));
     let options = PairOptions { score_min: min, limit, ..PairOptions::default() };
     let found = context.repo.overlay().queries.method_pairs(method, path, &base, &options)?;
+    let PairsWithPaths { pairs, found, below_min } = found.ok_or_else(|| not_kept(context, method))?;
     Ok(PairsByMethod {
         method: method.name().to_owned(),
         parameters,
         min,
-        pairs: found.ok_or_else(|| not_kept(context, method))?.iter().map(PairByMethod::of).collect(),
+        pairs: pairs.iter().map(PairByMethod::of).collect(),
+        found,
+        below_min,
         unreadable: 0,
         not_known: not_known(context, method)?,
     })

@@ -40,8 +40,8 @@ mod would_free;
 mod write_barrier;
 
 pub use by_method::{
-    GroupsByMethod, MethodContent, MethodContents, MethodKeys, Name, NotKnown, PairByMethod, PairsByMethod,
-    SimilarByMethod, WinnowRequest,
+    GroupsByMethod, MethodContent, MethodContents, MethodGroup, MethodKeys, Name, NotKnown, PairByMethod,
+    PairsByMethod, SimilarByMethod, WinnowRequest,
 };
 pub use catch_up::{catch_up, catch_up_quietly};
 pub use changes::{ChangedRow, ChangesReport};

@@ -30,7 +30,7 @@ enum Command {
     Settle(settle::Settle),
     Status(status::Status),
     Similar(similar::Similar),
-    Groups(groups::Groups),
+    Groups(Box<groups::Groups>),
     Contained(contained::Contained),
     CompareMethods(compare_methods::CompareMethods),
     Regions(regions::Regions),

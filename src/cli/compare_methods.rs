@@ -1,3 +1,4 @@
+use super::methods::readable;
 use super::output::{Output, share, size, table};
 use super::{CliResult, Global, Outcome};
 use crate::admin::{Progress, Unit};
@@ -11,7 +12,8 @@ use std::path::PathBuf;
     after_help = "Some files are compared byte by byte with all others, which takes a while; that is the truth. \
     RECALL is the share of the files that have 25, 50 or 80 percent of the one asked about which a method lists with \
     at least half of that; PRECISION the share of what it lists with 25 percent or more, either way round, that is \
-    so. A method that measures a distance lists what it finds.\n\
+    so. A method that measures a distance lists what it finds. If the defaults of a method do not suit the sizes of the \
+    files, it has a second row with parameters that do.\n\
     Example: dedupctl compare-methods ~/src"
 )]
 pub(super) struct CompareMethods {
@@ -35,7 +37,7 @@ impl CompareMethods {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
         let options = CompareOptions { queries: self.queries, seed: self.seed, bytes_max: self.most };
         let mut meter = out.meter();
-        let comparison = compare(&self.path, &options, &mut |what, done, total| {
+        let comparison = compare(&readable(&self.path), &options, &mut |what, done, total| {
             meter.show(&Progress { what: what.into(), done, total, unit: Unit::Files });
         });
         drop(meter);
@@ -59,20 +61,21 @@ impl CompareMethods {
 }
 
 fn text(comparison: &Comparison) -> String {
-    let Comparison { contents, bytes, queries, seed, pairs, standings, .. } = comparison;
+    let Comparison { contents, bytes, queries, seed, pairs, methods, .. } = comparison;
+    let [smallest, median, largest] = comparison.sizes.map(size);
     let text = format!(
-        "{contents} different contents, {}; {queries} asked about (seed {seed}); {} have 25%, {} have 50%, {} have 80% of \
-         one\n\n",
+        "{contents} different contents, {} (from {smallest} to {largest}, median {median}); {queries} asked about (seed {seed}); \
+        {} have 25%, {} have 50%, {} have 80% of one\n\n",
         size(*bytes),
         pairs[0],
         pairs[1],
         pairs[2]
     );
-    let head = ["METHOD", "25%", "50%", "80%", "PRECISION", "INDEX", "MB/s", "QUERY ms", "PARAMETERS"];
+    let head = ["METHOD", "25%", "50%", "80%", "PRECISION", "INDEX", "MiB/s", "QUERY ms", "PARAMETERS"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    rows.extend(standings.iter().map(|standing| {
+    rows.extend(methods.iter().map(|standing| {
         let cell = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), share);
-        let [low, half, high] = standing.recall;
+        let [low, half, high] = standing.recall();
         vec![
             standing.method.clone(),
             cell(low),
@@ -80,10 +83,17 @@ fn text(comparison: &Comparison) -> String {
             cell(high),
             cell(standing.precision),
             share(standing.index_share),
-            format!("{:.0}", standing.megabytes_per_second),
+            format!("{:.0}", standing.mib_per_s),
             format!("{:.2}", standing.query_ms),
             standing.parameters.clone(),
         ]
     }));
-    text + &table(&rows, &[1, 2, 3, 4, 5, 6, 7])
+    let advice = match &comparison.recommendation {
+        Some(recommendation) => recommendation.sentence() + "\n",
+        None => {
+            "no recommendation: no file has a quarter of another, or every method lists too many wrong ones\n"
+                .to_owned()
+        }
+    };
+    text + &table(&rows, &[1, 2, 3, 4, 5, 6, 7]) + "\n" + &advice
 }

@@ -1,5 +1,7 @@
-use super::methods::{ByMethod, GroupsOptions, Question, SHOWN, Saving};
+use super::error::CliError;
+use super::methods::{self, ByMethod, GroupsOptions, MIN_DEFAULT, Question, SHOWN, Saving};
 use super::output::{Output, ROWS, more, plain, share, size, table};
+use super::parse::parse_share;
 use super::session::{Session, Work, find, unexpected};
 use super::similar::not_indexed;
 use super::{CliResult, Global, Outcome};
@@ -31,9 +33,10 @@ pub(super) struct Groups {
     path: Option<PathBuf>,
     #[command(flatten)]
     by_method: ByMethod,
-    /// Smallest share of one file that another contains, 0.1 to 1
-    #[arg(long, value_name = "SHARE", default_value = "0.25", value_parser = parse_min)]
-    min: f64,
+    /// Smallest share of one file that another contains, 0.1 to 1, with another --method 0 to 1 [default: 0.25;
+    /// with sif 0.5, as its paper; with winnow --pairs 0]
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    min: Option<f64>,
     /// Limit of sets and groups [default: 20 in a table, else all]
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
@@ -106,7 +109,7 @@ impl Groups {
                 path: self.path.as_deref(),
                 saving: &self.saving,
                 pairs: self.pairs.pairs,
-                min: self.min,
+                min: self.min.unwrap_or_else(|| methods::min_default(&chosen, self.pairs.pairs)),
                 limit: self.limit,
                 memory: self.memory.bytes,
                 global,
@@ -114,11 +117,16 @@ impl Groups {
             return self.of_method.report(&question, out);
         }
         let indexed = &self.indexed;
+        let min = self.min.unwrap_or(MIN_DEFAULT);
+        if min < SHARE_MIN {
+            let message = format!("--min {min}: expected a share from {SHARE_MIN} to 1");
+            return Err(CliError::new(message).hint("--method winnow has no such bound"));
+        }
         let about = self.path.as_deref().unwrap_or(Path::new(".")).to_owned();
         let (session, path) = Session::open(find(global, self.path.as_deref())?, Work::Ask, out)?;
         let all = global.json || indexed.csv || indexed.html.is_some();
         let options = GroupOptions {
-            min: self.min,
+            min,
             limit: self.limit.or((!all).then_some(SHOWN)),
             identical: indexed.identical,
             estimate: indexed.estimate,
@@ -143,7 +151,7 @@ impl Groups {
         }
         if let Some(file) = &indexed.html {
             let about = std::path::absolute(&about).unwrap_or(about);
-            let about = format!("{}, {} of one in another or more", about.display(), share(self.min));
+            let about = format!("{}, {} of one in another or more", about.display(), share(min));
             super::pages::write(&super::pages::groups(&report, about), file, out)?;
         }
         match (indexed.csv, &indexed.html) {
@@ -253,11 +261,6 @@ fn quoted(text: &str) -> String {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),
     }
-}
-
-fn parse_min(text: &str) -> Result<f64, String> {
-    let share = text.parse::<f64>().ok().filter(|share| (SHARE_MIN..=1.0).contains(share));
-    share.ok_or_else(|| format!("expected a number from {SHARE_MIN} to 1"))
 }
 
 fn parse_bytes(text: &str) -> Result<u64, String> {

@@ -9,7 +9,7 @@ use crate::page::{
     Bar, Column, Figure, Kind, MARKED_MAX, Page, Part, Picture, Piece, Set, Shared, SideBySide, Table, Values,
 };
 use crate::query::Groups;
-use crate::query::compare::Comparison;
+use crate::query::compare::{Comparison, Recommendation};
 use std::path::Path;
 
 /// Writes a page to a file; replaces it only when the new one is complete.
@@ -230,7 +230,7 @@ pub(super) fn diff(report: &DiffReport, excerpts: [Vec<Excerpt>; 2]) -> Page {
 
 /// Creates the page of methods side by side.
 pub(super) fn comparison(comparison: &Comparison, about: String) -> Page {
-    let standings = &comparison.standings;
+    let standings = &comparison.methods;
     let measure = |title: &str, figure: &dyn Fn(usize) -> Option<f64>| {
         // Without sufficiently similar files there is nothing to find.
         (0..standings.len()).any(|i| figure(i).is_some()).then(|| Picture {
@@ -251,7 +251,7 @@ pub(super) fn comparison(comparison: &Comparison, about: String) -> Page {
         |figure: &dyn Fn(usize) -> Option<f64>| Values::Share((0..standings.len()).map(figure).collect());
     let text = |text: &dyn Fn(usize) -> String| Values::Text((0..standings.len()).map(text).collect());
     let decimal = |figure: &dyn Fn(usize) -> f64| Values::Decimal((0..standings.len()).map(figure).collect());
-    let recall = |at: usize| move |i: usize| standings[i].recall[at];
+    let recall = |at: usize| move |i: usize| standings[i].recall()[at];
     let columns = vec![
         column("Method", "", text(&|i| standings[i].method.clone())),
         column("25%", "Recall of contents that have 25 percent of the query", all(&recall(0))),
@@ -259,7 +259,7 @@ pub(super) fn comparison(comparison: &Comparison, about: String) -> Page {
         column("80%", "Recall of those that have 80 percent", all(&recall(2))),
         column("Precision", "Share of listed files that are correct", all(&|i| standings[i].precision)),
         column("Index", "Bytes of the index by bytes of contents", all(&|i| Some(standings[i].index_share))),
-        column("MB/s", "Processor time", decimal(&|i| standings[i].megabytes_per_second)),
+        column("MiB/s", "Processor time", decimal(&|i| standings[i].mib_per_s)),
         column("Query, ms", "Processor time", decimal(&|i| standings[i].query_ms)),
         column("Parameters", "Its parameters", text(&|i| standings[i].parameters.clone())),
     ];
@@ -267,16 +267,19 @@ pub(super) fn comparison(comparison: &Comparison, about: String) -> Page {
         .then(|| format!("{} files were left out: unreadable, or beyond --most.", comparison.left_out));
     let nothing = (comparison.pairs[0] == 0)
         .then(|| "No two of these files have a quarter in common: there is nothing to find.".to_owned());
+    let recommended = comparison.recommendation.as_ref().map(Recommendation::sentence);
+    let [smallest, median, largest] = comparison.sizes.map(size);
     Page {
         title: "Methods of finding similar files, against the truth".to_owned(),
         about,
         figures: vec![
             figure("different contents", comparison.contents.to_string()),
             figure("bytes", size(comparison.bytes)),
+            figure("smallest, median, largest", format!("{smallest}, {median}, {largest}")),
             figure("asked about", format!("{} (seed {})", comparison.queries, comparison.seed)),
             figure("pairs with 25, 50, 80%", comparison.pairs.map(|n| n.to_string()).join(", ")),
         ],
-        notes: left_out.into_iter().chain(nothing).collect(),
+        notes: left_out.into_iter().chain(nothing).chain(recommended).collect(),
         pictures: [
             measure("Recall at 25 percent", &recall(0)),
             measure("Recall at half", &recall(1)),

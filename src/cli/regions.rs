@@ -1,4 +1,5 @@
 use super::error::CliError;
+use super::methods::readable;
 use super::output::{Output, plain, share};
 use super::{CliResult, Global, Outcome};
 use crate::query::methods::regions::{Passage, SideBySide, side_by_side};
@@ -68,17 +69,19 @@ impl Regions {
             Some(t) => Winnow::with_guarantee(self.k, t, true),
         };
         let winnow = winnow.map_err(CliError::new)?;
-        let mut side_by_side = side_by_side(&self.a, &self.b, self.view, &winnow, &self.base)?;
+        let [a, b] = [&self.a, &self.b].map(|path| readable(path));
+        let base: Vec<PathBuf> = self.base.iter().map(|path| readable(path)).collect();
+        let mut side_by_side = side_by_side(&a, &b, self.view, &winnow, &base)?;
         let found = side_by_side.passages.len();
         side_by_side.passages.truncate(self.limit.unwrap_or(if global.json { usize::MAX } else { SHOWN }));
         let left = found - side_by_side.passages.len();
         if left > 0 {
             out.note(&format!("{left} shorter regions left out: --limit N shows more"));
         }
-        let [a, b] = [&self.a, &self.b].map(|path| crate::admin::text::shown(path));
         let passages = &side_by_side.passages;
-        let of_a = self.read_lines(&self.a, &mut passages.iter().map(|passage| passage.a))?;
-        let of_b = self.read_lines(&self.b, &mut passages.iter().map(|passage| passage.b))?;
+        let of_a = self.read_lines(&a, &mut passages.iter().map(|passage| passage.a))?;
+        let of_b = self.read_lines(&b, &mut passages.iter().map(|passage| passage.b))?;
+        let [a, b] = [&self.a, &self.b].map(|path| crate::admin::text::shown(path));
         let report = RegionsReport { a, b, side_by_side };
         out.result(&report, |report| self.text(report, [&of_a, &of_b]))?;
         Ok(Outcome::Clean)

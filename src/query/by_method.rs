@@ -1,7 +1,7 @@
 //! Questions to the indexes of published methods.
 
 use super::Queries;
-use super::methods::{LikeGroup, MatchWithPaths, PairWithPaths};
+use super::methods::{FilesAlike, LikeGroups, PairsWithPaths};
 use super::with_paths::{self, Asked, WithPaths};
 use crate::backing::plain::Plain;
 use crate::contents::error::{OverlayError, Result};
@@ -64,7 +64,7 @@ impl Queries {
         query: Option<&Query>,
         score_min: f64,
         limit: usize,
-    ) -> Result<Option<Vec<MatchWithPaths>>> {
+    ) -> Result<Option<FilesAlike>> {
         let Some((kept, index)) = self.method_index(method)? else { return Ok(None) };
         let FileRef { path, outside } = asked;
         let source = self.source_at(asked)?;
@@ -76,14 +76,14 @@ impl Queries {
             |bytes: &[u8]| recipe.add(ChunkRef { id: ChunkId::of(bytes), len: bytes.len() as u32 }, 1);
         self.contents.each_chunk(&*source, &mut add).map_err(failed)?;
         let likely = match query {
-            None => index.query(&sketch, score_min, usize::MAX)?,
+            None => index.query(&sketch, 0.0, usize::MAX)?,
             Some(query) => {
                 let mut builder = query.winnow().builder(None);
                 read_all(&*source, &mut |bytes| {
                     builder.add(bytes);
                     Ok(())
                 })?;
-                query.ask(&index, &builder.finish(), score_min)?
+                query.ask(&index, &builder.finish(), 0.0)?
             }
         };
         let asked = Asked { name: path.file_name(), id: recipe.finish(), sketch };
@@ -128,7 +128,7 @@ impl Queries {
         base: &Base,
         score_min: f64,
         progress: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<Option<Vec<LikeGroup>>> {
+    ) -> Result<Option<LikeGroups>> {
         let Some((_, index)) = self.method_index(method)? else { return Ok(None) };
         let asked = PairsAsked { score_min, without: base.hashes().clone(), ..PairsAsked::default() };
         with_paths::groups(&index, &self.all_named(below)?, &asked, progress).map(Some)
@@ -142,7 +142,7 @@ impl Queries {
         below: &Path,
         base: &Base,
         options: &PairOptions,
-    ) -> Result<Option<Vec<PairWithPaths>>> {
+    ) -> Result<Option<PairsWithPaths>> {
         let Some((_, index)) = self.method_index(method)? else { return Ok(None) };
         with_paths::pairs(&index, &self.all_named(below)?, base, options).map(Some)
     }

@@ -3,16 +3,20 @@
 //!
 //! Files are in memory, so that the speed is the method's and not the disk's; times are processor time.
 
+pub use super::recommend::Recommendation;
+use super::recommend::{fitted, recommend};
+use super::standing::{DEFAULT, Standing};
 use crate::chunk::ChunkParams;
 use crate::contents::error::Result;
 use crate::db::{Db, MemDb, Table};
 use crate::id::{ChunkId, RecipeId};
-use crate::query::methods::files::walk;
+use crate::query::methods::files::{open_regular, walk};
 use crate::recipe::{ChunkRef, Recipe};
-use crate::similarity::methods::{AnyMethod, AnySketch, Index, IndexOptions, Sketcher, all};
+use crate::similarity::methods::{AnyMethod, AnySketch, Chosen, Index, IndexOptions, Sketcher, names};
 use crate::similarity::{QuerySketch, Similarity, SimilarityOptions, Sketch, exact};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,26 +36,6 @@ pub struct CompareOptions {
     pub bytes_max: u64,
 }
 
-/// How one method did.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct Standing {
-    /// Its name.
-    pub method: String,
-    /// Its parameters.
-    pub parameters: String,
-    /// For each of [`THRESHOLDS`], the share of contents with this containment that the method lists with at least half
-    /// of it; `None` if there are none.
-    pub recall: [Option<f64>; 3],
-    /// Share of right contents among those listed with a quarter or more, either way round; `None` if it lists none.
-    pub precision: Option<f64>,
-    /// Bytes of its index by bytes of contents.
-    pub index_share: f64,
-    /// Bytes in millions sketched and added to the index in a second of processor time.
-    pub megabytes_per_second: f64,
-    /// Processor time of a query, without making its sketch.
-    pub query_ms: f64,
-}
-
 /// Result of a comparison of methods.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Comparison {
@@ -67,8 +51,12 @@ pub struct Comparison {
     pub pairs: [u64; 3],
     /// Files that were not read.
     pub left_out: usize,
-    /// The default first.
-    pub standings: Vec<Standing>,
+    /// Bytes of the smallest, the median and the largest content.
+    pub sizes: [u64; 3],
+    /// The default first, then each method, those with fitted parameters last.
+    pub methods: Vec<Standing>,
+    /// Which to use; `None` if no file has a quarter of another.
+    pub recommendation: Option<Recommendation>,
 }
 
 /// A listed content: its place, and the containments of the query in it and of it in the query; `None` if the method
@@ -78,6 +66,16 @@ type Listed = (usize, Option<(f64, f64)>);
 /// Something that finds similar contents.
 trait Contender {
     fn name(&self) -> String;
+
+    /// [`Standing::method`].
+    fn method(&self) -> String {
+        self.name()
+    }
+
+    fn is_fitted(&self) -> bool {
+        false
+    }
+
     fn parameters(&self) -> String;
     fn add(&mut self, place: usize, name: &OsString, bytes: &[u8]) -> Result<()>;
     fn finish(&mut self) -> Result<()>;
@@ -87,6 +85,8 @@ trait Contender {
 }
 
 struct ByMethod {
+    chosen: Chosen,
+    fitted: bool,
     method: Arc<dyn AnyMethod>,
     index: Index,
     db: Arc<MemDb>,
@@ -104,6 +104,14 @@ impl ByMethod {
 impl Contender for ByMethod {
     fn name(&self) -> String {
         self.method.name().to_owned()
+    }
+
+    fn method(&self) -> String {
+        self.chosen.to_string()
+    }
+
+    fn is_fitted(&self) -> bool {
+        self.fitted
     }
 
     fn parameters(&self) -> String {
@@ -155,7 +163,7 @@ fn chunks(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 impl Contender for Default {
     fn name(&self) -> String {
-        "default".to_owned()
+        DEFAULT.to_owned()
     }
 
     fn parameters(&self) -> String {
@@ -220,7 +228,8 @@ pub fn compare(
             beyond += 1;
             return Ok(());
         }
-        let content = std::fs::read(path).map_err(io)?;
+        let mut content = Vec::new();
+        open_regular(path)?.read_to_end(&mut content).map_err(io)?;
         if seen.insert(RecipeId::of(&content)) {
             bytes += content.len() as u64;
             contents.push((path.file_name().unwrap_or_default().to_owned(), content));
@@ -233,18 +242,24 @@ pub fn compare(
     for (share, _) in truths.iter().flat_map(|truth| &truth.shares) {
         THRESHOLDS.iter().zip(&mut pairs).for_each(|(least, pairs)| *pairs += u64::from(share >= least));
     }
-    let mut standings = Vec::new();
+    let mut sizes: Vec<u64> = contents.iter().map(|(_, content)| content.len() as u64).collect();
+    sizes.sort_unstable();
+    let at = |at: usize| sizes.get(at).copied().unwrap_or(0);
+    let sizes = [at(0), at(sizes.len() / 2), at(sizes.len().saturating_sub(1))];
+    let mut methods = Vec::new();
     let db = Arc::new(MemDb::new());
     let similarity = Similarity::open(db.clone(), SimilarityOptions::default())?;
     let default: Box<dyn Contender> = Box::new(Default { similarity, db, places: HashMap::new() });
-    let by_method = |method: Arc<dyn AnyMethod>| -> Result<Box<dyn Contender>> {
+    let by_method = |(chosen, fitted): (Chosen, bool)| -> Result<Box<dyn Contender>> {
+        let method = chosen.any();
         let db = Arc::new(MemDb::new());
         let index = Index::open(db.clone(), method.clone(), IndexOptions::default())?;
-        Ok(Box::new(ByMethod { method, index, db, places: HashMap::new() }))
+        Ok(Box::new(ByMethod { chosen, fitted, method, index, db, places: HashMap::new() }))
     };
-    let others = all().into_iter().map(by_method);
-    for contender in std::iter::once(Ok(default)).chain(others) {
-        standings.push(judge(&mut *contender?, &contents, bytes, &truths, progress)?);
+    let others = names().into_iter().filter_map(|name| name.parse().ok()).map(|chosen| (chosen, false));
+    let fitted = fitted(sizes[1]).into_iter().map(|chosen| (chosen, true));
+    for contender in std::iter::once(Ok(default)).chain(others.chain(fitted).map(by_method)) {
+        methods.push(judge(&mut *contender?, &contents, bytes, &truths, progress)?);
     }
     Ok(Comparison {
         contents: contents.len(),
@@ -253,7 +268,9 @@ pub fn compare(
         seed: options.seed,
         pairs,
         left_out: unreadable.len() + beyond,
-        standings,
+        sizes,
+        recommendation: recommend(&methods),
+        methods,
     })
 }
 
@@ -327,13 +344,18 @@ fn judge(
         }
     }
     let share = |part: u64, of: u64| (of > 0).then(|| part as f64 / of as f64);
+    let [recall_25, recall_50, recall_80] = [0, 1, 2].map(|at| share(found[at], there[at]));
     Ok(Standing {
-        method: name,
+        name,
+        method: contender.method(),
+        fitted: contender.is_fitted(),
         parameters: contender.parameters(),
-        recall: [0, 1, 2].map(|at| share(found[at], there[at])),
+        recall_25,
+        recall_50,
+        recall_80,
         precision: share(right, listed),
         index_share: share(index_bytes(contender.db())?, bytes).unwrap_or(0.0),
-        megabytes_per_second: bytes as f64 / 1e6 / building.as_secs_f64().max(1e-9),
+        mib_per_s: bytes as f64 / f64::from(1 << 20) / building.as_secs_f64().max(1e-9),
         query_ms: asked.as_secs_f64() * 1000.0 / truths.len().max(1) as f64,
     })
 }

@@ -5,26 +5,20 @@ use super::text;
 use crate::contents::error::Result;
 use crate::id::RecipeId;
 use crate::similarity::SimilarityError;
-use crate::similarity::methods::winnow::{self, Base, PairOptions, WinnowPair};
-use crate::similarity::methods::{AnySketch, Found, Index, Likeness, PairsAsked};
+use crate::similarity::methods::winnow::{self, Base, PairOptions, WinnowPair, WinnowPairs};
+use crate::similarity::methods::{AnySketch, Found, FoundPair, Index, Likeness, PairsAsked};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// A content with its names and its length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WithPaths {
-    /// Sorted; below the root of the tree or of the overlay. A method that looks at names uses the first.
+    /// Sorted; below the root of the tree or of the overlay.
     pub paths: Vec<PathBuf>,
     /// Its length in bytes.
     pub size: u64,
-}
-
-impl WithPaths {
-    fn name(&self) -> Option<&OsStr> {
-        self.paths.first().and_then(|path| path.file_name())
-    }
 }
 
 /// A file found, and its likeness.
@@ -38,6 +32,7 @@ pub struct MatchWithPaths {
     /// Whether it is identical.
     pub identical: bool,
     /// How the queried file, as a, compares with it, as b.
+    #[serde(flatten)]
     pub likeness: Likeness,
 }
 
@@ -51,7 +46,7 @@ pub struct LikeGroup {
 }
 
 impl LikeGroup {
-    /// Lists the reference under all its names, then the members under theirs.
+    /// Lists the reference under all its names, then the members under theirs: how each, as a, compares with the reference.
     pub fn files(&self) -> Vec<MatchWithPaths> {
         let whole = Likeness { containment: Some(1.0), contained_in: Some(1.0), ..Likeness::default() };
         let of = |path: &PathBuf, size, identical, likeness| MatchWithPaths {
@@ -63,7 +58,7 @@ impl LikeGroup {
         let LikeGroup { reference, members } = self;
         let same = reference.paths.iter().map(|path| of(path, reference.size, true, whole));
         let alike = members.iter().flat_map(|(likeness, named)| {
-            named.paths.iter().map(move |path| of(path, named.size, false, *likeness))
+            named.paths.iter().map(move |path| of(path, named.size, false, likeness.swapped()))
         });
         same.chain(alike).collect()
     }
@@ -84,6 +79,35 @@ pub struct PairWithPaths {
     pub b_in_a: f64,
 }
 
+/// Files like one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FilesAlike {
+    /// Identical ones first, then the best, then by path.
+    pub files: Vec<MatchWithPaths>,
+    /// Contents that have something in common with it, but score less than wanted.
+    pub below_min: u64,
+}
+
+/// Groups of files like each other.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LikeGroups {
+    /// By name of the first file; each set of files once.
+    pub groups: Vec<LikeGroup>,
+    /// Pairs of contents that have something in common, but score less than wanted.
+    pub below_min: u64,
+}
+
+/// Pairs of files, and how many were left out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PairsWithPaths {
+    /// Those with the most fingerprints in common first, ties by their paths.
+    pub pairs: Vec<PairWithPaths>,
+    /// How many there are without the limit.
+    pub found: u64,
+    /// Pairs that have a fingerprint in common, but too small a share.
+    pub below_min: u64,
+}
+
 /// A queried file.
 pub(crate) struct Asked<'a> {
     pub(crate) name: Option<&'a OsStr>,
@@ -92,9 +116,9 @@ pub(crate) struct Asked<'a> {
     pub(crate) sketch: AnySketch,
 }
 
-/// Returns files like the queried one whose likeness scores at least `score_min`: identical ones first, then the best,
-/// then by path. `found` are the contents that the index finds like it, best first. Leaves out contents without a name in
-/// `names`. Returns more than `limit` only if they score as well as the last.
+/// Returns files like the queried one whose likeness scores at least `score_min`. `likely` are the contents that the index
+/// finds like it, best first, those that score less included. Leaves out contents without a name in `names`. Returns more than
+/// `limit` only if they score as well as the last.
 pub(crate) fn matches(
     index: &Index,
     asked: Asked<'_>,
@@ -102,24 +126,25 @@ pub(crate) fn matches(
     names: &mut dyn FnMut(&RecipeId) -> Result<Option<WithPaths>>,
     score_min: f64,
     limit: usize,
-) -> Result<Vec<MatchWithPaths>> {
+) -> Result<FilesAlike> {
     let Asked { name, id, sketch } = asked;
     let own = match name.filter(|_| index.method().by_name()) {
         Some(name) => sketch.called(name)?,
         None => sketch,
     };
     let comparer = index.method().comparer(own.head(), own.keys()).map_err(SimilarityError::from)?;
+    let is_below = |found: &&Found| found.id != id && !reaches(&found.likeness, score_min);
+    let below_min = likely.iter().filter(is_below).count() as u64;
     let mut found: Vec<MatchWithPaths> = Vec::new();
-    let mut add = |named: WithPaths, identical, likeness| {
-        let WithPaths { paths, size } = named;
+    let mut add = |paths: Vec<PathBuf>, size, identical, likeness| {
         found.extend(paths.into_iter().map(|path| MatchWithPaths { path, size, identical, likeness }));
         (found.len(), likeness.score())
     };
     let mut given = (0, f64::INFINITY);
     if let Some(named) = names(&id)? {
-        given.0 = add(named, true, own.with_itself()?).0;
+        given.0 = add(named.paths, named.size, true, own.with_itself()?).0;
     }
-    for other in likely {
+    for other in likely.iter().filter(|other| reaches(&other.likeness, score_min)) {
         if given.0 > limit && other.likeness.score() < given.1 {
             break;
         }
@@ -127,13 +152,16 @@ pub(crate) fn matches(
             continue;
         }
         let Some(named) = names(&other.id)? else { continue };
-        let mut likeness = other.likeness;
-        if index.method().by_name() {
-            let Some((head, keys)) = called(index, &other.id, named.name())? else { continue };
-            likeness = comparer.with(&head, keys, &other.sums).map_err(SimilarityError::from)?;
-        }
-        if reaches(&likeness, score_min) {
-            given = add(named, false, likeness);
+        for called in as_called(index, &other.id, &named)? {
+            let likeness = match index.method().by_name() {
+                true => {
+                    comparer.with(&called.head, called.keys, &other.sums).map_err(SimilarityError::from)?
+                }
+                false => other.likeness,
+            };
+            if reaches(&likeness, score_min) {
+                given = add(called.paths, named.size, false, likeness);
+            }
         }
     }
     let score = |found: &MatchWithPaths| found.likeness.score();
@@ -141,34 +169,30 @@ pub(crate) fn matches(
         let same = b.identical.cmp(&a.identical);
         same.then(score(b).total_cmp(&score(a))).then_with(|| a.path.cmp(&b.path))
     });
-    Ok(found)
+    Ok(FilesAlike { files: found, below_min })
 }
 
-/// Returns files of `named` with those that are like them, by name of the first; each set of files once. Contents with several
-/// names are groups too. `progress` gets the number of pairs found; false asks to stop.
+/// Returns files of `named` with those that are like them. Contents with several names are groups too. `progress` gets the
+/// number of pairs found; false asks to stop.
 pub(crate) fn groups(
     index: &Index,
     named: &BTreeMap<RecipeId, WithPaths>,
     asked: &PairsAsked,
     progress: &mut dyn FnMut(u64) -> bool,
-) -> Result<Vec<LikeGroup>> {
-    let mut like: BTreeMap<RecipeId, Vec<(Likeness, RecipeId)>> = BTreeMap::new();
+) -> Result<LikeGroups> {
+    let mut like: BTreeMap<RecipeId, Vec<Alike>> = BTreeMap::new();
     let mut count = 0;
     let score_min = asked.score_min;
-    index.pairs(asked, &mut |pair| {
+    let counts = index.pairs(asked, &mut |id| named.contains_key(id), &mut |pair| {
         let (Some(a), Some(b)) = (named.get(&pair.a), named.get(&pair.b)) else { return Ok(true) };
-        let mut likeness = pair.likeness;
-        if index.method().by_name() {
-            let (Some(of_a), Some(of_b)) =
-                (called(index, &pair.a, a.name())?, called(index, &pair.b, b.name())?)
-            else {
-                return Ok(true);
-            };
-            likeness = index.method().comparer(&of_a.0, of_a.1)?.with(&of_b.0, of_b.1, &pair.sums)?;
-        }
-        if reaches(&likeness, score_min) {
-            like.entry(pair.a).or_default().push((likeness, pair.b));
-            like.entry(pair.b).or_default().push((likeness.swapped(), pair.a));
+        let found = match index.method().by_name() {
+            true => by_names(index, &pair, a, b)?,
+            false => Some((pair.likeness, None, None)),
+        };
+        if let Some((likeness, of_a, of_b)) = found.filter(|(likeness, ..)| reaches(likeness, score_min)) {
+            let (one, other) = (Alike { likeness, id: pair.b, paths: of_b }, likeness.swapped());
+            like.entry(pair.a).or_default().push(one);
+            like.entry(pair.b).or_default().push(Alike { likeness: other, id: pair.a, paths: of_a });
             count += 1;
         }
         if progress(count) { Ok(true) } else { Err(SimilarityError::Interrupted) }
@@ -177,50 +201,99 @@ pub(crate) fn groups(
     by_name.sort_by(|a, b| a.1.paths.cmp(&b.1.paths));
     let (mut groups, mut given) = (Vec::new(), HashSet::new());
     for (id, reference) in by_name {
-        let of = |(likeness, id): (Likeness, RecipeId)| Some((likeness, id, named.get(&id)?));
-        let mut members: Vec<_> = like.remove(id).unwrap_or_default().into_iter().filter_map(of).collect();
+        let mut members = like.remove(id).unwrap_or_default();
         // As many as there are are like the other; those are listed where enough of this one is in them.
-        members.retain(|(likeness, ..)| of_reference(likeness) >= score_min);
-        members.sort_by(|a, b| {
-            of_reference(&b.0).total_cmp(&of_reference(&a.0)).then_with(|| a.2.paths.cmp(&b.2.paths))
-        });
+        members.retain(|alike| of_reference(&alike.likeness) >= score_min);
         if members.is_empty() && reference.paths.len() < 2 {
             continue;
         }
-        let mut set: Vec<RecipeId> = members.iter().map(|(_, member, _)| *member).chain([*id]).collect();
+        let all_of = |alike: &Alike| (alike.id, alike.paths.clone());
+        let mut set: Vec<_> = members.iter().map(all_of).chain([(*id, None)]).collect();
         set.sort_unstable();
         if given.insert(set) {
-            let members = members.into_iter().map(|(likeness, _, named)| (likeness, named.clone())).collect();
+            let of = |Alike { likeness, id, paths }: Alike| {
+                let WithPaths { paths: all, size } = named.get(&id)?;
+                Some((likeness, WithPaths { paths: paths.unwrap_or_else(|| all.clone()), size: *size }))
+            };
+            let mut members: Vec<_> = members.into_iter().filter_map(of).collect();
+            members.sort_by(|a, b| {
+                of_reference(&b.0).total_cmp(&of_reference(&a.0)).then_with(|| a.1.paths.cmp(&b.1.paths))
+            });
             groups.push(LikeGroup { reference: reference.clone(), members });
         }
     }
-    Ok(groups)
+    Ok(LikeGroups { groups, below_min: counts.below_min })
 }
 
-/// Returns pairs of files of `named` by the number of fingerprints in common, ties by their paths: the order in which files
-/// came into the index does not show.
+/// A content that is like a reference.
+struct Alike {
+    /// How the reference, as a, compares with it.
+    likeness: Likeness,
+    id: RecipeId,
+    /// Those of its paths under which it is like the reference; `None` for all.
+    paths: Option<Vec<PathBuf>>,
+}
+
+/// The likeness of two contents under their names, and the paths of either under which they are alike; `None` for all.
+type ByNames = (Likeness, Option<Vec<PathBuf>>, Option<Vec<PathBuf>>);
+
+/// Compares two contents, each under all its names. `None` if no two names make them alike.
+fn by_names(
+    index: &Index,
+    pair: &FoundPair,
+    a: &WithPaths,
+    b: &WithPaths,
+) -> std::result::Result<Option<ByNames>, SimilarityError> {
+    let (mut best, mut of_a, mut of_b) = (None::<Likeness>, Vec::new(), BTreeSet::new());
+    let others = as_called(index, &pair.b, b)?;
+    for one in as_called(index, &pair.a, a)? {
+        let comparer = index.method().comparer(&one.head, one.keys)?;
+        let mut is_alike = false;
+        for other in &others {
+            let likeness = comparer.with(&other.head, other.keys, &pair.sums)?;
+            if likeness.score() > 0.0 {
+                is_alike = true;
+                of_b.extend(other.paths.iter().cloned());
+                best = best.filter(|best| best.score() >= likeness.score()).or(Some(likeness));
+            }
+        }
+        if is_alike {
+            of_a.extend(one.paths);
+        }
+    }
+    of_a.sort();
+    let of_b: Vec<PathBuf> = of_b.into_iter().collect();
+    let some = |paths: Vec<PathBuf>, of: &WithPaths| (paths.len() < of.paths.len()).then_some(paths);
+    Ok(best.map(|likeness| (likeness, some(of_a, a), some(of_b, b))))
+}
+
+/// Returns pairs of files of `named` by the number of fingerprints in common; two identical files are a pair. The order in
+/// which files came into the index does not show.
 pub(crate) fn pairs(
     index: &Index,
     named: &BTreeMap<RecipeId, WithPaths>,
     base: &Base,
     options: &PairOptions,
-) -> Result<Vec<PairWithPaths>> {
-    let known = &mut |a: &RecipeId, b: &RecipeId| named.contains_key(a) && named.contains_key(b);
-    let found = winnow::pairs(index, base, options, known)?.into_iter();
+) -> Result<PairsWithPaths> {
+    let copies = |id: &RecipeId| named.get(id).map_or(0, |named| named.paths.len());
+    let WinnowPairs { pairs, found, below_min } = winnow::pairs(index, base, options, &copies)?;
     let name = |pair: WinnowPair| {
         let WinnowPair { a, b, common, a_in_b, b_in_a } = pair;
-        let (a, b) = (named.get(&a)?.clone(), named.get(&b)?.clone());
-        Some(match a.paths <= b.paths {
-            true => PairWithPaths { a, b, common, a_in_b, b_in_a },
-            false => PairWithPaths { a: b, b: a, common, a_in_b: b_in_a, b_in_a: a_in_b },
+        let (mut one, mut other) = (named.get(&a)?.clone(), named.get(&b)?.clone());
+        if a == b {
+            other.paths = one.paths.split_off(1);
+        }
+        Some(match one.paths <= other.paths {
+            true => PairWithPaths { a: one, b: other, common, a_in_b, b_in_a },
+            false => PairWithPaths { a: other, b: one, common, a_in_b: b_in_a, b_in_a: a_in_b },
         })
     };
-    let mut pairs: Vec<_> = found.filter_map(name).collect();
+    let mut pairs: Vec<_> = pairs.into_iter().filter_map(name).collect();
     pairs.sort_by(|one, other| {
         let ranks = |pair: &PairWithPaths| std::cmp::Reverse(pair.common);
         (ranks(one), &one.a.paths, &one.b.paths).cmp(&(ranks(other), &other.a.paths, &other.b.paths))
     });
-    Ok(pairs)
+    Ok(PairsWithPaths { pairs, found, below_min })
 }
 
 /// Returns the share of the reference that is in the other, or the method's measure if it has no shares.
@@ -232,27 +305,45 @@ fn reaches(likeness: &Likeness, score_min: f64) -> bool {
     likeness.score() > 0.0 && likeness.score() >= score_min
 }
 
-/// Returns head and keys of a content under a name.
-fn called(
+/// A content as a method sees it under some of its names.
+struct AsCalled {
+    /// Encoded.
+    head: Vec<u8>,
+    keys: u64,
+    /// The paths that give it this head.
+    paths: Vec<PathBuf>,
+}
+
+/// Returns a content as the method sees it under its names. The names of one content may differ in what the method looks at:
+/// SimHash keeps files of different extensions apart. Empty if the index does not know the content.
+fn as_called(
     index: &Index,
     id: &RecipeId,
-    name: Option<&OsStr>,
-) -> std::result::Result<Option<(Vec<u8>, u64)>, SimilarityError> {
-    let Some((head, keys)) = index.head(id)? else { return Ok(None) };
-    let head = match name {
-        Some(name) => index.method().called_by(&head, name)?,
-        None => head,
-    };
-    Ok(Some((head, keys)))
+    named: &WithPaths,
+) -> std::result::Result<Vec<AsCalled>, SimilarityError> {
+    let paths = &named.paths;
+    if !index.method().by_name() {
+        return Ok(vec![AsCalled { head: Vec::new(), keys: 0, paths: paths.clone() }]);
+    }
+    let Some((head, keys)) = index.head(id)? else { return Ok(Vec::new()) };
+    let mut by_head: BTreeMap<Vec<u8>, Vec<PathBuf>> = BTreeMap::new();
+    for path in paths {
+        let head = match path.file_name() {
+            Some(name) => index.method().called_by(&head, name)?,
+            None => head.clone(),
+        };
+        by_head.entry(head).or_default().push(path.clone());
+    }
+    Ok(by_head.into_iter().map(|(head, paths)| AsCalled { head, keys, paths }).collect())
 }
 
 /// Returns the matches without the queried file.
 pub(crate) fn without(
-    mut matches: Vec<MatchWithPaths>,
+    mut matches: FilesAlike,
     is_itself: impl Fn(&Path) -> bool,
     limit: usize,
-) -> Vec<MatchWithPaths> {
-    matches.retain(|found| !is_itself(&found.path));
-    matches.truncate(limit);
+) -> FilesAlike {
+    matches.files.retain(|found| !is_itself(&found.path));
+    matches.files.truncate(limit);
     matches
 }

@@ -23,7 +23,7 @@ use crate::common::session::{Session, dedupctl, fast_dir};
 use crate::common::{As, Mount, fuse_available, noise, text};
 use dedupfs::chunk::ChunkParams;
 use dedupfs::config::Config;
-use dedupfs::overlay::methods::{LikeGroup, MatchWithPaths, Tree};
+use dedupfs::overlay::methods::{FilesAlike, LikeGroups, Tree};
 use dedupfs::overlay::{Caller, Dedup, FileRef, OpenFlags, ROOT};
 use dedupfs::repo::{InitOptions, Layout, Repo};
 use dedupfs::similarity::methods::Chosen;
@@ -128,10 +128,10 @@ impl World {
                     let asked = FileRef { path: PathBuf::from(&file), outside: false };
                     let kept =
                         session.overlay().queries.method_similar(&chosen(name), &asked, None, 0.1, limit);
-                    let kept: Vec<MatchWithPaths> = kept.unwrap().expect("it is kept");
+                    let kept: FilesAlike = kept.unwrap().expect("it is kept");
                     let anew = tree.similar(&self.mirror.path().join(&file), 0.1, limit).unwrap();
                     assert_eq!(kept, anew, "{when}: like {file:?} by {name}");
-                    found += kept.len();
+                    found += kept.files.len();
                 }
             }
             let outside = self.mirror.path().join("a.txt");
@@ -142,7 +142,7 @@ impl World {
                 .method_similar(&chosen(name), &asked, None, 0.1, 100)
                 .unwrap()
                 .unwrap();
-            assert!(kept.iter().any(|found| found.identical), "{when}: {name} outside: {kept:?}");
+            assert!(kept.files.iter().any(|found| found.identical), "{when}: {name} outside: {kept:?}");
             let kept = session.overlay().queries.method_groups(
                 &chosen(name),
                 Path::new(""),
@@ -150,7 +150,7 @@ impl World {
                 0.1,
                 &mut |_| true,
             );
-            let kept: Vec<LikeGroup> = kept.unwrap().expect("it is kept");
+            let kept: LikeGroups = kept.unwrap().expect("it is kept");
             assert_eq!(kept, tree.groups(0.1).unwrap(), "{when}: groups by {name}");
             assert_eq!(session.overlay().not_kept(&chosen(name)).unwrap(), Some(0), "{when}: {name}");
             let contents = method_contents(session, name);
@@ -388,7 +388,7 @@ fn reports_of_an_index_are_those_of_files() {
     }
     let few = json(&["similar", "d.bin", "--method", "winnow", "--smallest", "16"], root);
     let of = few["matches"].as_array().unwrap().iter().find(|found| found["path"] == "e.bin").unwrap();
-    assert!(of["likeness"]["resemblance"].is_number() && of["likeness"]["contained_in"].is_null(), "{few}");
+    assert!(of["resemblance"].is_number() && of["contained_in"].is_null(), "{few}");
     let status = json(&["status"], root);
     let kept = status["kept"].as_array().unwrap();
     let names: Vec<_> = kept.iter().map(|kept| kept["name"].as_str().unwrap()).collect();
@@ -416,7 +416,7 @@ fn an_index_has_the_parameters_that_it_is_enabled_with() {
     let overlay = session.overlay();
     let like = |method: &str, min| {
         let found = overlay.queries.method_similar(&chosen(method), &asked, None, min, 100);
-        found.map(|found| found.expect("it is kept").len()).map_err(|e| e.to_string())
+        found.map(|found| found.expect("it is kept").files.len()).map_err(|e| e.to_string())
     };
     assert!(like("winnow", 0.1).unwrap() > 0);
     assert_eq!(like("winnow", 0.1), like(methods[1], 0.1));

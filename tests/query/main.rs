@@ -7,6 +7,7 @@ mod contained;
 mod groups;
 mod kept_methods;
 mod methods;
+mod oracle;
 mod sif_experiment;
 mod similar;
 mod templates;

@@ -56,7 +56,7 @@ fn similar_by_each_method() {
         let paths: Vec<_> = matches.iter().map(|found| found["path"].as_str().unwrap()).collect();
         assert_eq!(paths, ["sub/copy", "part", "half"], "{method}: {found}");
         assert_eq!(matches[0]["identical"], true, "{found}");
-        let share = |at: usize, figure: &str| matches[at]["likeness"][figure].as_f64().unwrap();
+        let share = |at: usize, figure: &str| matches[at][figure].as_f64().unwrap();
         assert!((0.4..0.6).contains(&share(1, "containment")) && share(1, "contained_in") > 0.9, "{found}");
         assert!((0.4..0.6).contains(&share(2, "containment")), "{found}");
         let limited =
@@ -80,8 +80,8 @@ fn simhash_finds_files_of_one_size() {
         (&"sub/copy".into(), &true.into()),
         "{found}"
     );
-    assert_eq!(distance_zero["likeness"]["distance"], 0.0, "{found}");
-    assert!(distance_zero["likeness"]["containment"].is_null(), "{found}");
+    assert_eq!(distance_zero["distance"], 0.0, "{found}");
+    assert!(distance_zero["containment"].is_null(), "{found}");
 }
 
 #[test]
@@ -114,19 +114,44 @@ fn methods_are_compared_with_the_truth() {
     assert_eq!(found["contents"], 23);
     // `a`, `half` and `part`: each has 37% or more of each other.
     assert_eq!(found["pairs"], serde_json::json!([6, 5, 1]), "{found}");
-    let standings = found["standings"].as_array().unwrap();
-    let names: Vec<_> = standings.iter().map(|standing| standing["method"].as_str().unwrap()).collect();
+    let standings = found["methods"].as_array().unwrap();
+    let names: Vec<_> = standings.iter().map(|standing| standing["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["default", "sif", "winnow", "chunk-graph", "simhash"]);
     assert!(
-        standings[4]["recall"][0].as_f64().unwrap() < 1.0,
+        standings[4]["recall_25"].as_f64().unwrap() < 1.0,
         "it cannot find what a larger file contains: {found}"
     );
     for standing in &standings[..4] {
-        assert_eq!(standing["recall"], serde_json::json!([1.0, 1.0, 1.0]), "{standing}");
+        let recall = ["recall_25", "recall_50", "recall_80"].map(|name| standing[name].as_f64());
+        assert_eq!(recall, [Some(1.0); 3], "{standing}");
         assert_eq!(standing["precision"], 1.0, "{standing}");
         let share = standing["index_share"].as_f64().unwrap();
         assert!(share > 0.005 && share < 0.5, "{standing}");
     }
+    // All four find everything; sif has the smallest index.
+    let line = "methods = [\"sif\"]";
+    assert_eq!(
+        (&found["recommendation"]["method"], &found["recommendation"]["config"]),
+        (&"sif".into(), &line.into())
+    );
+    assert_eq!(found["sizes"], serde_json::json!([20_000, 30_000, 40_000]), "{found}");
+    let text = String::from_utf8(dedupctl(&["compare-methods", "."], dir.path()).stdout).unwrap();
+    assert!(
+        text.contains("recommended: sif, because it lists 100% of the files") && text.contains(line),
+        "{text}"
+    );
+    // Small files: each method has a second row, with parameters that suit them.
+    let small = tempfile::tempdir().unwrap();
+    let base = noise(500, 1);
+    for seed in 2..12 {
+        fs::write(small.path().join(seed.to_string()), [&base[..300], &noise(200, seed)].concat()).unwrap();
+    }
+    let found = json(&["compare-methods", ".", "--json"], small.path());
+    let rows = found["methods"].as_array().unwrap().iter();
+    let fitted: Vec<_> = rows.filter(|row| row["fitted"] == true).collect();
+    assert_eq!(fitted.len(), 3, "{found}");
+    let with = fitted.iter().find(|row| row["name"] == "winnow").unwrap();
+    assert_eq!((&with["method"], &with["recall_25"]), (&"winnow:k=16,w=35".into(), &1.0.into()), "{with}");
 }
 
 #[test]
@@ -221,6 +246,7 @@ fn a_saved_collection_needs_no_files() {
     let tables = from(&["--tables", "tables"]);
     let rows = |name: &str| fs::read_to_string(dir.path().join("tables").join(name)).unwrap().lines().count();
     assert_eq!([rows("identical.csv"), rows("clusters.csv"), rows("pairs.csv")], [3, 4, 4], "{tables}");
+    assert!(rows("chunks.csv") > 300, "{}", rows("chunks.csv"));
     refused(&[&GRAPH[..], &["--from", "saved", "--tables", "tables"]].concat(), dir.path(), "identical.csv");
     refused(&[&GRAPH[..], &["--from", "saved", "--template", "2"]].concat(), dir.path(), "from 1 to 1");
     // What all three have is marked; 5,000 bytes that only `a` and `part` have are left, and 5,000 of 25,000 in `half`.
@@ -230,6 +256,15 @@ fn a_saved_collection_needs_no_files() {
     assert_eq!(from(&[])["clusters"], marked["clusters"], "marks stay");
     fs::remove_file(dir.path().join("saved.templates")).unwrap();
     assert_eq!(from(&[])["clusters"], saved["clusters"]);
+    // The chunks of two of the three files are more.
+    let more = from(&["--template", "1", "--template-share", "0.6"]);
+    assert!(more["template_chunks"].as_u64() > marked["template_chunks"].as_u64(), "{more}");
+    refused(
+        &[&GRAPH[..], &["--from", "saved", "--template-share", "0.6"]].concat(),
+        dir.path(),
+        "--template",
+    );
+    fs::remove_file(dir.path().join("saved.templates")).unwrap();
     fs::write(dir.path().join("saved"), "no collection").unwrap();
     refused(&[&GRAPH[..], &["--from", "saved"]].concat(), dir.path(), "collection saved is damaged");
 }
@@ -250,7 +285,7 @@ fn sif_saves_and_finds_interesting_sets() {
     assert_eq!(from(&["--min", "0.3"])["groups"], saved["groups"]);
     let paths = |found: &Value| {
         let groups = found["groups"].as_array().unwrap().iter();
-        groups.map(|group| each(group, "path").join(" ")).collect::<Vec<_>>()
+        groups.map(|group| each(&group["members"], "path").join(" ")).collect::<Vec<_>>()
     };
     assert_eq!(paths(&from(&["--min", "0.9"])), ["a sub/copy", "part.c a sub/copy"]);
     assert_eq!(paths(&from(&["--min", "0.3", "--same-suffix"])), ["a sub/copy", "half.c part.c"]);
@@ -388,9 +423,9 @@ fn winnowing_leaves_a_base_out_and_asks_coarsely() {
     assert_eq!(each(&found["matches"], "path"), ["bob.txt"], "{found}");
     let coarse = ask(&["--window", "400"]);
     assert_eq!(coarse["matches"].as_array().unwrap().len(), 3, "{coarse}");
-    assert!(coarse["matches"][0]["likeness"]["contained_in"].is_null(), "a part tells no more: {coarse}");
+    assert!(coarse["matches"][0]["contained_in"].is_null(), "a part tells no more: {coarse}");
     let few = ask(&["--smallest", "16"]);
-    assert!(few["matches"][0]["likeness"]["resemblance"].is_number(), "{few}");
+    assert!(few["matches"][0]["resemblance"].is_number(), "{few}");
     let refuse = |args: &[&str], part: &str| {
         let all = [&["similar", "ann.txt", "--method", "winnow", "--in", "."], args].concat();
         refused(&all, dir.path(), part);
@@ -459,9 +494,7 @@ fn simhash_tells_identical_files_from_the_same_counts() {
     let args = ["similar", "ann.txt", "--method", "simhash", "--in", "."];
     let found = json(&[&args[..], &["--json"]].concat(), dir.path());
     assert_eq!(each(&found["matches"], "path")[..2], ["copy.txt", "turned.txt"], "{found}");
-    let of = |at: usize| {
-        (&found["matches"][at]["identical"], found["matches"][at]["likeness"]["distance"].as_f64())
-    };
+    let of = |at: usize| (&found["matches"][at]["identical"], found["matches"][at]["distance"].as_f64());
     assert_eq!((of(0), of(1)), ((&true.into(), Some(0.0)), (&false.into(), Some(0.0))), "{found}");
     let output = dedupctl(&args, dir.path());
     let shown = String::from_utf8(output.stdout.clone()).unwrap();
@@ -591,5 +624,106 @@ fn options_of_another_method_are_refused() {
     // These stand against each other.
     refused(&groups("sif", &["--from", "x"]), "--from");
     refused(&groups("chunk-graph", &["--template", "1"]), "--from");
-    refused(&groups("chunk-graph", &["--target", "99"]), "100, 256, 1000 or 5000");
+    refused(&groups("chunk-graph", &["--target", "63"]), "from 64 to 1048576 bytes");
+}
+
+/// Names of one content that differ in what SimHash looks at: each counts. `a.md` comes first and resembles nothing.
+#[test]
+fn each_name_of_a_content_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = noise(5000, 1);
+    fs::write(dir.path().join("a.md"), &whole).unwrap();
+    fs::write(dir.path().join("a.txt"), &whole).unwrap();
+    fs::write(dir.path().join("edit.txt"), [&whole[..2000], b"x", &whole[2000..]].concat()).unwrap();
+    let found = json(&["groups", ".", "--method", "simhash", "--json"], dir.path());
+    let paths = |list: &Value| {
+        let files = list.as_array().unwrap().iter();
+        files.map(|file| file["path"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let groups = found["groups"].as_array().unwrap();
+    assert_eq!(paths(&groups[0]["members"]), ["a.md", "a.txt", "edit.txt"], "{found}");
+    assert_eq!((&groups[0]["representative"], &groups[0]["id"]), (&"a.md".into(), &1.into()), "{found}");
+    let found = json(&["similar", "edit.txt", "--method", "simhash", "--in", ".", "--json"], dir.path());
+    assert_eq!(paths(&found["matches"]), ["a.txt"], "a.md has another extension: {found}");
+    // The report names what it shows.
+    let text = dedupctl(&["groups", ".", "--method", "simhash"], dir.path());
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("The figure is the distance") && !text.contains('%'), "{text}");
+}
+
+/// What two files of any length have in common, if it is as long as winnowing guarantees; and what an option leaves out.
+#[test]
+fn winnowing_reports_every_passage_of_the_guarantee() {
+    let dir = tempfile::tempdir().unwrap();
+    let passage = noise(149, 1);
+    for (at, len) in [500, 1100, 100_000].into_iter().enumerate() {
+        for side in 0..2u64 {
+            let own = noise(len, 10 * (at as u64 + 1) + side);
+            let bytes = [&own[..len / 3], &passage[..], &own[len / 3..]].concat();
+            fs::create_dir_all(dir.path().join(len.to_string())).unwrap();
+            fs::write(dir.path().join(len.to_string()).join(side.to_string()), bytes).unwrap();
+        }
+        let of = &*len.to_string();
+        let pairs = json(&["groups", of, "--method", "winnow", "--pairs", "--json"], dir.path());
+        assert_eq!((&pairs["found"], &pairs["below_min"]), (&1.into(), &0.into()), "{len}: {pairs}");
+        let args = ["groups", of, "--method", "winnow", "--min", "0.9"];
+        let text = String::from_utf8(dedupctl(&args, dir.path()).stdout).unwrap();
+        assert!(text.contains("1 more pair of files has less than 90.0% in common (--min"), "{len}: {text}");
+        let first = dir.path().join(of).join("0");
+        let found = json(
+            &["similar", first.to_str().unwrap(), "--method", "winnow", "--in", of, "--min", "0", "--json"],
+            dir.path(),
+        );
+        assert_eq!(found["matches"].as_array().unwrap().len(), 1, "{len}: {found}");
+        let second = dir.path().join(of).join("1");
+        let args = ["regions", first.to_str().unwrap(), second.to_str().unwrap(), "--view", "raw", "--json"];
+        let found = json(&[&args[..], &["--k", "50", "--w", "100"]].concat(), dir.path());
+        let bytes = found["passages"][0]["bytes"].as_u64().unwrap();
+        assert!((149..153).contains(&bytes), "{len}: {found}");
+    }
+}
+
+/// A pipe without another end, a socket, a device, a directory: refused at once.
+#[test]
+fn only_regular_files_are_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(dir.path());
+    let pipe = dir.path().join("pipe");
+    let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, fifo, mode, 0).unwrap();
+    std::os::unix::fs::symlink("pipe", dir.path().join("link")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+    fs::create_dir(dir.path().join("overlay")).unwrap();
+    fs::write(dir.path().join("overlay/f"), noise(3000, 1)).unwrap();
+    for args in [["init", "overlay"], ["scan", "overlay"]] {
+        assert!(dedupctl(&args, dir.path()).status.success());
+    }
+    for other in ["pipe", "link", "socket", "/dev/zero", "sub"] {
+        for args in [["regions", other, "a"], ["regions", "a", other], ["diff", other, "overlay/f"]] {
+            refused(&args, dir.path(), "expected a regular file");
+        }
+        refused(&["regions", "a", "a", "--base", other], dir.path(), "expected a regular file");
+    }
+}
+
+/// Files of an overlay that is not mounted are empty, with their bytes in the store: no method compares them as empty.
+#[test]
+fn stubs_are_not_read_as_empty_files() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(dir.path());
+    for args in [&["init", "."][..], &["scan", ".", "--offline", "--yes"]] {
+        let output = dedupctl(args, dir.path());
+        assert!(output.status.success(), "{}", text(&output));
+    }
+    assert_eq!(fs::metadata(dir.path().join("a")).unwrap().len(), 0);
+    for method in ["sif", "winnow", "chunk-graph", "simhash"] {
+        refused(&["groups", "--method", method, "--in", "."], dir.path(), "is a stub");
+        refused(&["similar", "a", "--method", method, "--in", "."], dir.path(), "is a stub");
+    }
+    refused(&["compare-methods", "."], dir.path(), "is a stub");
+    refused(&["regions", "a", "half"], dir.path(), "mount the overlay");
+    refused(&["groups", "--method", "sif", "--in", "/etc", "--against", "."], dir.path(), "is a stub");
+    // The default index needs no mount.
+    let found = json(&["similar", "a", "--json"], dir.path());
+    assert_eq!(found["matches"][0]["path"], "sub/copy", "{found}");
 }

@@ -6,6 +6,7 @@ use super::super::error::CliError;
 use super::super::output::Output;
 use super::super::session::{Session, Work, find, find_for_file};
 use super::index::MethodIndex;
+use super::reading::readable;
 use super::winnow::WinnowAsked;
 use crate::admin::{FileRef, NotKnown, Request, Response, WinnowRequest};
 use crate::control::Found;
@@ -99,7 +100,7 @@ impl ByMethod {
     /// Returns the directory to read for a method with its own report.
     pub(super) fn groups_dir(&self, path: Option<&Path>, global: &Global) -> Result<PathBuf, CliError> {
         if let Some(dir) = &self.dir {
-            return Ok(dir.clone());
+            return Ok(readable(dir));
         }
         match (find(global, path), path) {
             (Ok(Found::Daemon { info, path, .. }), _) => Ok(info.mountpoint.join(path)),
@@ -123,7 +124,7 @@ impl ByMethod {
         out: &Output,
     ) -> Result<Asked, CliError> {
         if let Some(dir) = &self.dir {
-            return Ok(Asked::Read(dir.clone()));
+            return Ok(Asked::Read(readable(dir)));
         }
         let (found, path, outside) = find_for_file(global, file).map_err(|e| self.no_overlay(e))?;
         match winnow.look {
@@ -145,7 +146,7 @@ impl ByMethod {
         out: &Output,
     ) -> Result<Asked, CliError> {
         if let Some(dir) = &self.dir {
-            return Ok(Asked::Read(dir.clone()));
+            return Ok(Asked::Read(readable(dir)));
         }
         let look = winnow.look;
         match (find(global, path), path) {

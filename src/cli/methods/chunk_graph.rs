@@ -8,13 +8,12 @@ use super::index::MethodIndex;
 use super::question::{OwnReport, Question, Source};
 use super::reading::{outcome, reading};
 use crate::admin::text::shown;
-use crate::chunk::tttd::{TARGETS, Tttd};
-use crate::config::parse_size;
+use crate::chunk::tttd::Tttd;
 use crate::contents::OverlayError;
 use crate::query::methods::chunk_graph::{collect, collect_indexed};
 use crate::similarity::methods::chunk_graph::{
-    Analysis, AnalysisOptions, ChunkGraph, Collection, Gathered, GraphError, Link, Templates, write_clusters,
-    write_identical, write_pairs,
+    Analysis, AnalysisOptions, ChunkGraph, Cluster, Collection, FileNode, Gathered, GraphError, Link,
+    Templates, write_chunks, write_clusters, write_identical, write_pairs,
 };
 use crate::similarity::methods::{Chosen, Method};
 use serde::Serialize;
@@ -28,20 +27,23 @@ use std::path::{Path, PathBuf};
 #[group(id = "chunk-graph")]
 #[command(next_help_heading = "With --method chunk-graph")]
 pub(in crate::cli) struct ChunkGraphOptions {
-    /// Target length of chunks, in bytes: 100, 256, 1000 or 5000 [default: 256]
+    /// Target length of chunks, in bytes: 64 to 1048576; the paper has 100, 1000 and 5000 [default: 256]
     #[arg(long, value_name = "BYTES", value_parser = parse_target, conflicts_with = "from")]
     target: Option<u32>,
-    /// Only files with at least this many common bytes, in addition to --min [default: 1]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    min_common: Option<u64>,
-    /// Ignore chunks in more than this share of the files, and more than 100 files [default: 0.5]
+    /// Do not compare files that have only chunks in common that more than this share of the files have, and
+    /// more than 1000 files [default: 0.5]
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     ubiquitous: Option<f64>,
     /// Use the common chunks of all files in this cluster as a template, ignore them, and analyse again. They
     /// are saved in FILE.templates next to the saved FILE, and used until that is removed
     #[arg(long, value_name = "CLUSTER")]
     template: Option<usize>,
-    /// Write identical.csv, clusters.csv and pairs.csv to this directory; replaces none
+    /// With --template: take the chunks that this share of the files in the cluster have. In a chain no chunk
+    /// is in all files
+    #[arg(long, value_name = "SHARE", default_value = "1", value_parser = parse_share, requires = "template")]
+    template_share: f64,
+    /// Write identical.csv, clusters.csv, pairs.csv and chunks.csv (length and hash of each chunk of each file)
+    /// to this directory; replaces none
     #[arg(long, value_name = "DIR")]
     tables: Option<PathBuf>,
 }
@@ -64,6 +66,8 @@ struct GraphReport {
     /// Number of all clusters.
     cluster_count: usize,
     clusters: Vec<ClusterReport>,
+    /// The clusters in the form of every method.
+    groups: Vec<GroupReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pairs: Option<Vec<PairReport>>,
     unreadable: usize,
@@ -91,6 +95,27 @@ struct ClusterReport {
 struct MemberReport {
     path: String,
     size: u64,
+}
+
+#[derive(Serialize)]
+struct GroupReport {
+    /// Number of the cluster.
+    id: usize,
+    bytes: u64,
+    /// Bytes that all files but the representative have in common with another.
+    savable_bytes: u64,
+    /// The file with the most bytes.
+    representative: String,
+    /// The representative first.
+    members: Vec<GroupMember>,
+}
+
+#[derive(Serialize)]
+struct GroupMember {
+    path: String,
+    size: u64,
+    /// Share that is also in the member with which it has the most in common, without templates.
+    containment: f64,
 }
 
 #[derive(Serialize)]
@@ -145,13 +170,14 @@ impl ChunkGraphOptions {
             },
             ubiquitous_share: self.ubiquitous.unwrap_or(default.ubiquitous_share),
             min_share: asked.min,
-            min_bytes: self.min_common.unwrap_or(default.min_bytes),
+            min_bytes: saving.min_common(),
             memory_bytes: asked.memory_bytes(),
             ..default
         };
         let mut analysis = Analysis::of(&collection, &options, &work_dir).map_err(graph)?;
         if let Some((id, path)) = self.template.zip(marks) {
-            mark(id, &analysis, &collection, &mut options.templates, &path, out)?;
+            let share = self.template_share;
+            mark((id, share), &analysis, &collection, &mut options.templates, &path, out)?;
             analysis = Analysis::of(&collection, &options, &work_dir).map_err(graph)?;
         }
         if let Some(dir) = &self.tables {
@@ -176,6 +202,7 @@ impl ChunkGraphOptions {
         let wanted = shown_sets.clone().flat_map(|set| &set.files);
         let wanted = wanted.chain(shown_clusters.clone().flat_map(|cluster| &cluster.files)).copied();
         let names = collection.names(&mut wanted.chain(links.iter().flat_map(|link| [link.a, link.b])))?;
+        let most_common = most_common(analysis)?;
         let path = |file: u32| name(&names, file);
         let payload_share =
             |link: &Link, file: u32| link.bytes as f64 / analysis.files[file as usize].payload.max(1) as f64;
@@ -183,7 +210,7 @@ impl ChunkGraphOptions {
             method: ChunkGraph::NAME,
             parameters: format!("TTTD, chunks of about {} bytes", collection.target()),
             min: asked.min,
-            min_common: self.min_common.unwrap_or(AnalysisOptions::default().min_bytes),
+            min_common: asked.saving.min_common(),
             files: collection.files(),
             template_chunks: 0,
             ubiquitous_chunks: analysis.work.ubiquitous_chunks,
@@ -198,7 +225,7 @@ impl ChunkGraphOptions {
                 .collect(),
             cluster_count: clusters.len(),
             clusters: (1..)
-                .zip(shown_clusters)
+                .zip(shown_clusters.clone())
                 .map(|(id, cluster)| ClusterReport {
                     id,
                     kind: cluster.shape().name(),
@@ -215,6 +242,10 @@ impl ChunkGraphOptions {
                         .collect(),
                 })
                 .collect(),
+            groups: (1..)
+                .zip(shown_clusters)
+                .map(|(id, cluster)| group_report(id, cluster, &analysis.files, &most_common, &names))
+                .collect(),
             pairs: asked.pairs.then(|| {
                 let pair = |link: &Link| PairReport {
                     bytes_common: link.bytes,
@@ -227,6 +258,43 @@ impl ChunkGraphOptions {
             }),
             unreadable: 0,
         })
+    }
+}
+
+/// Returns for each file the most bytes that it has in common with another.
+fn most_common(analysis: &Analysis) -> Result<Vec<u64>, GraphError> {
+    let mut most = vec![0; analysis.files.len()];
+    analysis.each_link(&mut |link| {
+        for file in [link.a, link.b] {
+            let most: &mut u64 = &mut most[file as usize];
+            *most = link.bytes.max(*most);
+        }
+        Ok(())
+    })?;
+    Ok(most)
+}
+
+fn group_report(
+    id: usize,
+    cluster: &Cluster,
+    files: &[FileNode],
+    most_common: &[u64],
+    names: &HashMap<u32, OsString>,
+) -> GroupReport {
+    let (node, common) = (|file: u32| &files[file as usize], |file: u32| most_common[file as usize]);
+    let mut members = cluster.files.clone();
+    members.sort_by_key(|&file| Reverse(node(file).size));
+    let member = |&file: &u32| GroupMember {
+        path: name(names, file),
+        size: node(file).size,
+        containment: common(file) as f64 / node(file).payload.max(1) as f64,
+    };
+    GroupReport {
+        id,
+        bytes: cluster.bytes,
+        savable_bytes: members.iter().skip(1).map(|&file| common(file)).sum(),
+        representative: members.first().map(|&file| name(names, file)).unwrap_or_default(),
+        members: members.iter().map(member).collect(),
     }
 }
 
@@ -280,7 +348,7 @@ fn largest_links(analysis: &Analysis, limit: usize) -> Result<Vec<Link>, GraphEr
 }
 
 fn mark(
-    id: usize,
+    (id, share): (usize, f64),
     analysis: &Analysis,
     collection: &Collection,
     templates: &mut Templates,
@@ -291,13 +359,15 @@ fn mark(
         let message = format!("--template {id}: expected a cluster from 1 to {}", analysis.clusters.len());
         CliError::new(message).hint("ask with the same --min as for the report that numbered it")
     })?;
-    let count = templates.mark(collection, &cluster.files, 1.0).map_err(graph)?;
+    let count = templates.mark(collection, &cluster.files, share).map_err(graph)?;
     if count == 0 {
         let message = format!(
-            "--template {id}: no chunk that counts is in all files of this {}",
+            "--template {id}: no chunk that counts is in enough files of this {}",
             cluster.shape().name()
         );
-        return Err(CliError::new(message).hint("a larger --min makes smaller clusters"));
+        return Err(CliError::new(message).hint(
+            "--template-share 0.5 takes chunks of half the files; a larger --min makes smaller clusters",
+        ));
     }
     templates.save(path).map_err(graph)?;
     out.note(&format!("{count} chunks of cluster {id} marked; removing {} undoes it", path.display()));
@@ -315,7 +385,8 @@ fn write_tables(dir: &Path, analysis: &Analysis, collection: &Collection) -> Res
     };
     write_identical(analysis, collection, create("identical.csv")?).map_err(graph)?;
     write_clusters(analysis, collection, create("clusters.csv")?).map_err(graph)?;
-    write_pairs(analysis, collection, create("pairs.csv")?).map_err(graph)
+    write_pairs(analysis, collection, create("pairs.csv")?).map_err(graph)?;
+    write_chunks(collection, create("chunks.csv")?).map_err(graph)
 }
 
 fn text(report: &GraphReport) -> String {
@@ -367,8 +438,10 @@ fn text(report: &GraphReport) -> String {
     }
     if report.ubiquitous_chunks > 0 {
         let count = report.ubiquitous_chunks;
-        text +=
-            &format!("\n{count} chunks were not followed, since very many files have them (--ubiquitous)\n");
+        text += &format!(
+            "\n{count} chunks are in very many files. Files that have only those in common are not compared; --ubiquitous 1 \
+            compares them\n"
+        );
     }
     if text.is_empty() { "no identical or similar files\n".to_owned() } else { text }
 }
@@ -389,6 +462,6 @@ fn graph(e: GraphError) -> CliError {
 }
 
 fn parse_target(text: &str) -> Result<u32, String> {
-    let target = text.parse().ok().filter(|target| TARGETS.contains(target));
-    target.ok_or_else(|| "expected 100, 256, 1000 or 5000".to_owned())
+    let target = text.parse().map_err(|_| "expected a number of bytes from 64 to 1048576".to_owned())?;
+    Tttd::with_target(target).map(|tttd| tttd.target()).map_err(|e| e.to_string())
 }

@@ -9,9 +9,9 @@ use super::question::Question;
 use super::reading::{found_all, outcome, reading};
 use super::winnow::WinnowAsked;
 use crate::admin::text::shown;
-use crate::admin::{GroupsByMethod, NotKnown, Request, Response, SimilarByMethod};
+use crate::admin::{GroupsByMethod, MethodGroup, NotKnown, Request, Response, SimilarByMethod};
 use crate::contents::Look;
-use crate::query::methods::{LikeGroup, MatchWithPaths, Tree, of_reference};
+use crate::query::methods::{MatchWithPaths, Tree, of_reference};
 use crate::similarity::methods::{AnyMethod, Chosen};
 use std::path::Path;
 use std::sync::Arc;
@@ -44,23 +44,27 @@ pub(in crate::cli) fn similar(
             let query = winnow.query(chosen)?;
             let tree = read(&dir, method.clone(), winnow.look, out)?;
             let matches = match &query {
-                None => tree.similar(file, min, limit),
-                Some(query) => tree.similar_as(file, query, min, limit),
+                None => tree.similar(file, min, limit)?,
+                Some(query) => tree.similar_as(file, query, min, limit)?,
             };
             SimilarByMethod {
                 query: shown(file),
                 method: method.name().to_owned(),
                 parameters: query.map_or_else(|| method.description(), |query| query.parameters()),
-                matches: matches?,
+                matches: matches.files,
+                below_min: matches.below_min,
                 unreadable: tree.unreadable().len() as u64,
                 not_known: NotKnown::default(),
             }
         }
     };
     by_method.say(&report.not_known, out);
-    out.result(&report, |report| match report.matches.is_empty() {
-        true => "no similar files\n".to_owned(),
-        false => rows(&report.matches),
+    out.result(&report, |report| {
+        let text = match report.matches.is_empty() {
+            true => "no similar files\n".to_owned(),
+            false => rows(&report.matches),
+        };
+        text + &below(["file has", "files have"], report.below_min, min)
     })?;
     Ok(found_all(report.unreadable))
 }
@@ -78,12 +82,16 @@ pub(super) fn groups(question: &Question<'_>, winnow: &WinnowAsked, out: &Output
         Asked::Read(dir) => {
             let base = winnow.base(chosen)?;
             let tree = read(&dir, method.clone(), winnow.look, out)?;
-            let groups = tree.groups_excluding(&base, min)?;
+            let found = tree.groups_excluding(&base, min)?;
             GroupsByMethod {
                 method: method.name().to_owned(),
                 parameters: method.description(),
                 min,
-                groups: groups.iter().map(LikeGroup::files).collect(),
+                groups: (1..)
+                    .zip(&found.groups)
+                    .map(|(id, group)| MethodGroup::of(id, group.files()))
+                    .collect(),
+                below_min: found.below_min,
                 omitted: 0,
                 unreadable: tree.unreadable().len() as u64,
                 not_known: NotKnown::default(),
@@ -99,24 +107,47 @@ pub(super) fn groups(question: &Question<'_>, winnow: &WinnowAsked, out: &Output
     Ok(found_all(report.unreadable))
 }
 
-/// Formats the report of Manber's figure 3.
+/// Formats the report of Manber's figure 3: with the share of the first file that is in each, or with the distance if the
+/// method measures that.
 fn figure_3(report: &GroupsByMethod) -> String {
+    let left = below(["pair of files has", "pairs of files have"], report.below_min, report.min);
     if report.groups.is_empty() {
-        return "no similar files\n".to_owned();
+        return "no similar files\n".to_owned() + &left;
     }
-    let least = (report.min * 100.0).round();
-    let mut text = format!("The following groups of files are similar. Minimum similarity = {least}%\n");
-    for files in &report.groups {
+    let members = || report.groups.iter().flat_map(|group| &group.members);
+    let measures_distance = members().any(|file| file.likeness.distance.is_some());
+    let mut text = match measures_distance {
+        true => "The following groups of files are similar. The figure is the distance, for each byte\n"
+            .to_owned(),
+        false => {
+            let least = (report.min * 100.0).round();
+            format!("The following groups of files are similar. Minimum similarity = {least}%\n")
+        }
+    };
+    for group in &report.groups {
         text.push('\n');
-        for (at, file) in files.iter().enumerate() {
-            let figure = match at {
-                0 => "R100".to_owned(),
-                _ => format!("{:>6}", (of_reference(&file.likeness) * 100.0).round()),
+        for (at, file) in group.members.iter().enumerate() {
+            let figure = match (at, file.likeness.distance) {
+                (0, _) if measures_distance => "R".to_owned() + &" ".repeat(7),
+                (0, _) => "R100".to_owned(),
+                (_, Some(distance)) => format!("{distance:>8.6}"),
+                (_, None) if measures_distance => format!("{:>8}", "same"),
+                (_, None) => format!("{:>6}", (of_reference(&file.likeness.swapped()) * 100.0).round()),
             };
             text += &format!("{figure} {} {}\n", plain(&shown(&file.path)), file.size);
         }
     }
-    text
+    text + &left
+}
+
+/// Says how many more there are with less in common than wanted. `one` and `several` name them.
+pub(super) fn below([one, several]: [&str; 2], count: u64, min: f64) -> String {
+    let what = match count {
+        0 => return String::new(),
+        1 => one,
+        _ => several,
+    };
+    format!("\n{count} more {what} less than {} in common (--min shows more)\n", share(min))
 }
 
 fn rows(files: &[MatchWithPaths]) -> String {

@@ -13,14 +13,31 @@ mod winnow;
 pub(super) use by_method::{ByMethod, check_options};
 pub(super) use general::similar;
 pub(super) use question::{Question, SHOWN, Saving};
+pub(super) use reading::readable;
 pub(super) use winnow::WinnowOptions;
 
 use super::CliResult;
 use super::output::Output;
+use crate::similarity::methods::sif::{SHARE_DEFAULT, Sif};
+use crate::similarity::methods::winnow::Winnow;
+use crate::similarity::methods::{Chosen, Method};
 use chunk_graph::ChunkGraphOptions;
 use question::OwnReport;
 use sif::SifOptions;
 use winnow::WinnowGroups;
+
+/// Smallest share by default.
+pub(super) const MIN_DEFAULT: f64 = 0.25;
+
+/// Returns the smallest share that `groups` shows by default. Pairs of winnowing are ranked by what they have in common, so
+/// that all are shown: a share would break its guarantee, which is in bytes.
+pub(super) fn min_default(chosen: &Chosen, pairs: bool) -> f64 {
+    match chosen.name() {
+        Sif::NAME => SHARE_DEFAULT,
+        Winnow::NAME if pairs => 0.0,
+        _ => MIN_DEFAULT,
+    }
+}
 
 /// The options of `groups` that one method has.
 #[derive(clap::Args)]

@@ -4,11 +4,12 @@ use super::super::CliResult;
 use super::super::output::{Output, plain, share, table};
 use super::super::session::unexpected;
 use super::by_method::Asked;
-use super::general::read;
+use super::general::{below, read};
 use super::question::{OwnReport, Question};
 use super::reading::found_all;
 use super::winnow::WinnowGroups;
 use crate::admin::{NotKnown, PairByMethod, PairsByMethod, Request, Response};
+use crate::query::methods::PairsWithPaths;
 use crate::similarity::methods::Method;
 use crate::similarity::methods::winnow::{PairOptions, Winnow};
 use std::sync::Arc;
@@ -34,12 +35,14 @@ impl WinnowGroups {
                 let base = winnow.base(chosen)?;
                 let tree = read(&dir, Arc::new(winnowing), winnow.look, out)?;
                 let options = PairOptions { score_min: min, limit, ..PairOptions::default() };
-                let pairs = tree.pairs(&base, &options)?;
+                let PairsWithPaths { pairs, found, below_min } = tree.pairs(&base, &options)?;
                 PairsByMethod {
                     method: Winnow::NAME.to_owned(),
                     parameters: winnowing.described(),
                     min,
                     pairs: pairs.iter().map(PairByMethod::of).collect(),
+                    found,
+                    below_min,
                     unreadable: tree.unreadable().len() as u64,
                     not_known: NotKnown::default(),
                 }
@@ -52,8 +55,9 @@ impl WinnowGroups {
 }
 
 fn pairs_text(report: &PairsByMethod) -> String {
+    let below = below(["pair has", "pairs have"], report.below_min, report.min);
     if report.pairs.is_empty() {
-        return "no similar files\n".to_owned();
+        return "no similar files\n".to_owned() + &below;
     }
     let head = ["FINGERPRINTS", "SHARE OF A", "SHARE OF B", "A", "B"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -63,5 +67,10 @@ fn pairs_text(report: &PairsByMethod) -> String {
         let [of_a, of_b] = shares;
         vec![pair.common.to_string(), of_a, of_b, plain(&pair.a), plain(&pair.b) + &copies]
     }));
-    table(&rows, &[0, 1, 2]) + "\n`dedupctl regions A B` shows the common parts of two files\n"
+    let mut text = table(&rows, &[0, 1, 2]);
+    let left = report.found.saturating_sub(report.pairs.len() as u64);
+    if left > 0 {
+        text += &format!("\nand {left} more with as much in common or less: --limit N shows more\n");
+    }
+    text + &below + "\n`dedupctl regions A B` shows the common parts of two files\n"
 }

@@ -4,6 +4,7 @@ use super::super::output::Output;
 use super::super::{CliResult, Global};
 use super::by_method::ByMethod;
 use super::index::MethodIndex;
+use crate::config::parse_size;
 use crate::similarity::methods::Chosen;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ pub(in crate::cli) const SHOWN: usize = 20;
 /// Default memory.
 const MEMORY_BYTES: usize = 256 << 20;
 
-/// Options to save results, and to analyse them again with another threshold.
+/// Options to save results, and to analyse them again with other thresholds.
 #[derive(clap::Args)]
 #[group(id = "chunk-graph sif")]
 #[command(next_help_heading = "With --method chunk-graph or sif")]
@@ -23,6 +24,17 @@ pub(in crate::cli) struct Saving {
     /// Use saved results, not files
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "dir", "path"])]
     pub(super) from: Option<PathBuf>,
+    /// Only files with at least this much in common, in addition to --min: bytes with chunk-graph,
+    /// fingerprints with sif [default: 1]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    min_common: Option<u64>,
+}
+
+impl Saving {
+    /// Returns the least that two files have in common.
+    pub(super) fn min_common(&self) -> u64 {
+        self.min_common.unwrap_or(1)
+    }
 }
 
 /// A report of `groups` that one method has.

@@ -5,7 +5,18 @@ use super::super::error::CliError;
 use super::super::output::Output;
 use crate::admin::Progress;
 use crate::contents::OverlayError;
-use std::path::PathBuf;
+use crate::control::{self, Found};
+use std::path::{Path, PathBuf};
+
+/// Returns where the files of a directory can be read: below the mount point, if the directory is of an overlay that is
+/// mounted elsewhere. There, the bare directory has empty files.
+pub(in crate::cli) fn readable(dir: &Path) -> PathBuf {
+    match control::find(dir) {
+        Ok(Found::Daemon { info, path, .. }) => info.mountpoint.join(path),
+        // If the overlay is not mounted, the record of a stub shows it when the file is opened.
+        Ok(Found::Direct { .. }) | Err(_) => dir.to_owned(),
+    }
+}
 
 /// Shows the progress of reading.
 pub(super) fn reading<T>(

@@ -6,7 +6,8 @@ use super::super::output::{Output, plain, share, table};
 use super::super::parse::parse_share;
 use super::index::MethodIndex;
 use super::question::{OwnReport, Question, Source};
-use super::reading::{outcome, reading};
+use super::reading::{outcome, readable, reading};
+use crate::admin::MethodGroup;
 use crate::admin::text::shown;
 use crate::contents::OverlayError;
 use crate::query::methods::sif::{collate, learn_anchors, load, read_anchors, save};
@@ -67,8 +68,7 @@ struct GroupsReport {
     method: &'static str,
     parameters: Option<String>,
     min: f64,
-    /// Groups of files; in each, the first is compared with the others.
-    groups: Vec<Vec<MatchWithPaths>>,
+    groups: Vec<MethodGroup>,
     /// Fingerprints that too many files have.
     left_out: u64,
     unreadable: usize,
@@ -155,7 +155,8 @@ impl SifOptions {
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Read, OverlayError> {
         let [a, b] = SIDES.map(Path::new);
-        let roots = match &self.against {
+        let against = self.against.as_deref().map(readable);
+        let roots = match &against {
             Some(against) => vec![(dir, a), (&**against, b)],
             None => vec![(dir, Path::new(""))],
         };
@@ -177,7 +178,7 @@ impl SifOptions {
             share_min: asked.min,
             size_ratio: self.size_ratio.unwrap_or(0.0),
             same_suffix: self.same_suffix,
-            ..Rules::default()
+            common_min: asked.saving.min_common(),
         };
         let mut groups = read.saved.groups(&rules);
         groups.truncate(asked.limit.unwrap_or(usize::MAX));
@@ -185,7 +186,10 @@ impl SifOptions {
             method: Sif::NAME,
             parameters: read.parameters.clone(),
             min: asked.min,
-            groups: groups.iter().map(|group| group_files(&read.saved, group)).collect(),
+            groups: (1..)
+                .zip(&groups)
+                .map(|(id, group)| MethodGroup::of(id, group_files(&read.saved, group)))
+                .collect(),
             left_out: read.saved.left_out,
             unreadable: read.unreadable.len(),
         };
@@ -218,7 +222,12 @@ fn indexed(kept: &MethodIndex, asked: &Question<'_>, out: &Output) -> Result<Rea
 fn group_files(saved: &Saved, group: &Group) -> Vec<MatchWithPaths> {
     let files = |place: u32, identical: bool, share: f64| {
         let file = &saved.files[place as usize];
-        let likeness = Likeness { containment: Some(share), ..Likeness::default() };
+        // The share is of the reference; an identical file has all of it.
+        let likeness = Likeness {
+            containment: identical.then_some(share),
+            contained_in: Some(share),
+            ..Likeness::default()
+        };
         let of = move |name: &Vec<u8>| MatchWithPaths {
             path: path(name).to_owned(),
             size: file.bytes,

@@ -1,11 +1,13 @@
 //! Files of a directory tree, as methods read them.
 
+use crate::backing::io::read_full;
+pub(crate) use crate::backing::plain::open_regular;
 use crate::contents::Look;
 use crate::contents::error::{OverlayError, Result};
-use crate::view::{HEAD_BYTES, View};
+use crate::view::View;
 use ignore::WalkBuilder;
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 
 const BUFFER_BYTES: usize = 256 << 10;
@@ -58,10 +60,9 @@ pub(super) fn feed(
         None | Some(Look::Both) => View::Raw,
         Some(Look::Through(view)) => view,
         Some(Look::Auto) => {
-            let mut head = Vec::new();
-            file.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(failed)?;
-            file.rewind().map_err(failed)?;
-            View::of(&head, path.file_name())
+            let len = file.metadata().map_err(failed)?.len();
+            let read = &mut |at, buffer: &mut [u8]| read_full(file, buffer, at).map_err(io::Error::other);
+            View::of_file(len, path.file_name(), read).map_err(failed)?
         }
     };
     if view != View::Raw {
@@ -103,15 +104,5 @@ pub(super) fn same_bytes(a: &Path, b: &Path) -> Result<bool> {
         if len == 0 {
             return Ok(true);
         }
-    }
-}
-
-/// Opens a regular file.
-pub(super) fn open_regular(path: &Path) -> Result<File> {
-    let failed = |e| OverlayError::io("open", path, e);
-    let file = File::open(path).map_err(failed)?;
-    match file.metadata().map_err(failed)?.is_file() {
-        true => Ok(file),
-        false => Err(failed(std::io::Error::other("expected a regular file"))),
     }
 }

@@ -9,5 +9,7 @@ mod scanned;
 pub mod sif;
 pub mod winnow;
 
-pub use crate::query::with_paths::{LikeGroup, MatchWithPaths, PairWithPaths, WithPaths, of_reference};
+pub use crate::query::with_paths::{
+    FilesAlike, LikeGroup, LikeGroups, MatchWithPaths, PairWithPaths, PairsWithPaths, WithPaths, of_reference,
+};
 pub use scanned::Tree;

@@ -2,8 +2,9 @@
 
 use super::files::open_regular;
 use crate::contents::error::{OverlayError, Result};
+use crate::similarity::methods::Method;
 use crate::similarity::methods::winnow::front::{self, Document};
-use crate::similarity::methods::winnow::{Base, Winnow, regions};
+use crate::similarity::methods::winnow::{Base, Side, Spans, Winnow, regions};
 use crate::view::View;
 use std::path::Path;
 
@@ -40,22 +41,31 @@ pub fn side_by_side(
     base: &[impl AsRef<Path>],
 ) -> Result<SideBySide> {
     let (a, b) = (read(a, view, winnow)?, read(b, view, winnow)?);
-    let mut known = Base::default();
+    let (mut known, mut ignored) = (Base::default(), [Spans::default(), Spans::default()]);
     for path in base {
-        known.add(&read(path.as_ref(), view, winnow)?.sketch);
+        let base = read(path.as_ref(), view, winnow)?;
+        known.add(&base.sketch);
+        for (document, ignored) in [&a, &b].into_iter().zip(&mut ignored) {
+            let none = Spans::default();
+            let [document, base] = [document, &base].map(|document| Side {
+                sketch: &document.sketch,
+                text: &document.text,
+                ignored: &none,
+            });
+            regions(document, base, winnow.k()).iter().for_each(|region| ignored.add(&region.a));
+        }
     }
     let sketches = [&a, &b].map(|document| known.taken_from(&document.sketch));
-    let hashes = sketches.each_ref().map(|sketch| sketch.hashes());
-    let common = hashes[0].iter().filter(|hash| hashes[1].binary_search(hash).is_ok()).count() as f64;
-    let shares = hashes.iter().all(|hashes| !hashes.is_empty());
-    let shares = shares.then(|| (common / hashes[0].len() as f64, common / hashes[1].len() as f64));
-    let found = regions(&sketches[0], &sketches[1], winnow.k(), winnow.w());
+    let likeness = winnow.compare(&sketches[0], &sketches[1]);
+    let side = |at: usize, text| Side { sketch: &sketches[at], text, ignored: &ignored[at] };
+    let found = regions(side(0, &a.text), side(1, &b.text), winnow.k());
     let passages = found.iter().filter_map(|region| {
         let (in_a, in_b) = (a.lines.of(&region.a)?, b.lines.of(&region.b)?);
         Some(Passage { a: in_a, b: in_b, prints: region.prints, bytes: region.a.end - region.a.start })
     });
     let mut passages: Vec<Passage> = passages.collect();
     passages.sort_by_key(|passage| (u64::MAX - passage.bytes, passage.a, passage.b));
+    let shares = likeness.containment.zip(likeness.contained_in);
     Ok(SideBySide { views: [a.view, b.view], shares, passages })
 }
 

@@ -6,7 +6,7 @@ use crate::contents::Look;
 use crate::contents::error::{OverlayError, Result};
 use crate::db::MemDb;
 use crate::id::RecipeId;
-use crate::query::with_paths::{self, Asked, LikeGroup, MatchWithPaths, PairWithPaths, WithPaths};
+use crate::query::with_paths::{self, Asked, FilesAlike, LikeGroups, PairsWithPaths, WithPaths};
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::winnow::{Base, PairOptions, Query};
 use crate::similarity::methods::{AnyMethod, AnySketch, Found, Index, IndexOptions, PairsAsked, Sketcher};
@@ -94,14 +94,14 @@ impl Tree {
     /// Returns files like the one at `path`, in the tree or not, whose likeness scores at least `score_min`; identical ones first,
     /// then the best. Leaves out the file itself. If the method measures a distance, files of one size at distance 0 are
     /// compared byte by byte.
-    pub fn similar(&self, path: &Path, score_min: f64, limit: usize) -> Result<Vec<MatchWithPaths>> {
+    pub fn similar(&self, path: &Path, score_min: f64, limit: usize) -> Result<FilesAlike> {
         let (id, sketch, _) = sketch(self.index.method(), path, self.look)?;
-        let found = self.index.query(&sketch, score_min, usize::MAX)?;
+        let found = self.index.query(&sketch, 0.0, usize::MAX)?;
         let mut found =
             self.named_matches(path, Asked { name: path.file_name(), id, sketch }, found, score_min, limit)?;
         let size = path.metadata().map_err(|e| OverlayError::io("open", path, e))?.len();
         for found in
-            found.iter_mut().filter(|found| found.likeness.distance == Some(0.0) && found.size == size)
+            found.files.iter_mut().filter(|found| found.likeness.distance == Some(0.0) && found.size == size)
         {
             found.identical = same_bytes(path, &self.root.join(&found.path))?;
         }
@@ -109,16 +109,10 @@ impl Tree {
     }
 
     /// As [`Tree::similar`] for a tree that winnowing has read, with the options of `query`.
-    pub fn similar_as(
-        &self,
-        path: &Path,
-        query: &Query,
-        score_min: f64,
-        limit: usize,
-    ) -> Result<Vec<MatchWithPaths>> {
+    pub fn similar_as(&self, path: &Path, query: &Query, score_min: f64, limit: usize) -> Result<FilesAlike> {
         let (id, sketch, _) = sketch(self.index.method(), path, self.look)?;
         let with_places = winnow::read_sketch(&query.winnow(), path, self.look)?;
-        let found = query.ask(&self.index, &with_places, score_min)?;
+        let found = query.ask(&self.index, &with_places, 0.0)?;
         self.named_matches(path, Asked { name: path.file_name(), id, sketch }, found, score_min, limit)
     }
 
@@ -129,7 +123,7 @@ impl Tree {
         found: Vec<Found>,
         score_min: f64,
         limit: usize,
-    ) -> Result<Vec<MatchWithPaths>> {
+    ) -> Result<FilesAlike> {
         let names = &mut |id: &RecipeId| Ok(self.named.get(id).cloned());
         let found = with_paths::matches(&self.index, asked, found, names, score_min, limit)?;
         let itself = path.canonicalize().ok();
@@ -139,18 +133,18 @@ impl Tree {
 
     /// Returns files with those that are like them, by name of the first; each set of files once. Contents with several names
     /// are groups too.
-    pub fn groups(&self, score_min: f64) -> Result<Vec<LikeGroup>> {
+    pub fn groups(&self, score_min: f64) -> Result<LikeGroups> {
         self.groups_excluding(&Base::default(), score_min)
     }
 
     /// As [`Tree::groups`], but passages in the base count nothing.
-    pub fn groups_excluding(&self, base: &Base, score_min: f64) -> Result<Vec<LikeGroup>> {
+    pub fn groups_excluding(&self, base: &Base, score_min: f64) -> Result<LikeGroups> {
         let asked = PairsAsked { score_min, without: base.hashes().clone(), ..PairsAsked::default() };
         with_paths::groups(&self.index, &self.named, &asked, &mut |_| true)
     }
 
     /// Pairs of files of a tree that winnowing has read, those with most fingerprints in common first.
-    pub fn pairs(&self, base: &Base, options: &PairOptions) -> Result<Vec<PairWithPaths>> {
+    pub fn pairs(&self, base: &Base, options: &PairOptions) -> Result<PairsWithPaths> {
         with_paths::pairs(&self.index, &self.named, base, options)
     }
 }

@@ -20,6 +20,8 @@ pub trait AnyMethod: Send + Sync {
     fn by_range(&self) -> bool;
     /// [`Method::called`].
     fn called_by(&self, head: &[u8], name: &OsStr) -> Result<Vec<u8>, Damaged>;
+    /// [`Method::without`].
+    fn head_without(&self, head: &[u8], sums: &Sums) -> Result<Vec<u8>, Damaged>;
     /// [`Method::joined`].
     fn join(&self, one: u64, other: u64) -> u64;
     /// [`Method::near`].
@@ -73,6 +75,10 @@ impl<M: Method> AnyMethod for M {
 
     fn called_by(&self, head: &[u8], name: &OsStr) -> Result<Vec<u8>, Damaged> {
         Ok(self.encode(&self.called(self.decode(head)?, name)))
+    }
+
+    fn head_without(&self, head: &[u8], sums: &Sums) -> Result<Vec<u8>, Damaged> {
+        Ok(self.encode(&self.without(self.decode(head)?, sums)))
     }
 
     fn join(&self, one: u64, other: u64) -> u64 {

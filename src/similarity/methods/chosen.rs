@@ -193,7 +193,7 @@ mod tests {
             ("winnows", "expected sif, winnow, chunk-graph, simhash"),
             ("sif:zeros=31", "expected 0 to 16"),
             ("sif:bits=29", "expected 30 to 32"),
-            ("chunk-graph:target=200", "expected 100, 256, 1000 or 5000"),
+            ("chunk-graph:target=63", "expected from 64 to 1048576 bytes"),
             ("simhash:key=both", "expected uniform or skew"),
             ("simhash:tolerance=2", "expected a number from 0 to 1"),
             ("simhash:tolerance=0.1,tolerance.c=0.2", "tolerances of .c: expected none above"),

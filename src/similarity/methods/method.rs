@@ -97,6 +97,12 @@ pub trait Method: Clone + Send + Sync + 'static {
         sums.shared += 1;
     }
 
+    /// Returns the head of a file as if it did not have some of its keys. `sums` are of the file's entries at those keys,
+    /// with themselves.
+    fn without(&self, head: Self::Head, _sums: &Sums) -> Self::Head {
+        head
+    }
+
     /// Returns the measure of the paper.
     fn likeness(&self, a: &Whole<Self::Head>, b: &Whole<Self::Head>, sums: &Sums) -> Likeness;
 

@@ -44,7 +44,7 @@ pub use damaged::Damaged;
 pub use heads::HEAD_BYTES_MAX;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use heads::{HEAD_ROW_BYTES, Heads};
-pub use index::{Found, FoundPair, Index, IndexOptions, IndexStats, PairsAsked};
+pub use index::{Found, FoundPair, Index, IndexOptions, IndexStats, PairCounts, PairsAsked};
 pub use likeness::Likeness;
 pub use method::{Builder, EachKey, Entry, KeyVisitor, Method, Sums, Whole, sketch_of};
 pub use options::{Options, Parametric};

@@ -170,7 +170,7 @@ proptest! {
         prop_assert_eq!(missing, none);
         let mut pairs = Vec::new();
         let asked = PairsAsked { score_min: 0.1, ..PairsAsked::default() };
-        index.pairs(&asked, &mut |pair| { pairs.push((pair.a, pair.b)); Ok(true) }).unwrap();
+        index.pairs(&asked, &mut |_| true, &mut |pair| { pairs.push((pair.a, pair.b)); Ok(true) }).unwrap();
         let mut by_number: Vec<_> = model.iter().map(|(id, (number, sketch))| (*number, *id, *sketch)).collect();
         by_number.sort_unstable();
         let mut expected = Vec::new();
@@ -306,7 +306,7 @@ fn what_is_gone_leaves_nothing() {
     let pairs = |index: &Index| {
         let mut pairs = Vec::new();
         index
-            .pairs(&PairsAsked { score_min: 0.2, ..PairsAsked::default() }, &mut |pair| {
+            .pairs(&PairsAsked { score_min: 0.2, ..PairsAsked::default() }, &mut |_| true, &mut |pair| {
                 pairs.push((pair.a, pair.b));
                 Ok(true)
             })
@@ -345,12 +345,12 @@ fn pairs_do_not_depend_on_memory() {
         let mut pairs = Vec::new();
         let asked = PairsAsked { score_min: 0.5, memory_bytes, ..PairsAsked::default() };
         let passes = index
-            .pairs(&asked, &mut |pair| {
+            .pairs(&asked, &mut |_| true, &mut |pair| {
                 pairs.push(pair);
                 Ok(true)
             })
             .unwrap();
-        (pairs, passes)
+        (pairs, passes.passes)
     };
     let (all, one) = pairs(1 << 20);
     let (few, many) = pairs(0);

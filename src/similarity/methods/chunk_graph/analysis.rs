@@ -8,6 +8,7 @@ use super::graph::{self, EDGE_BYTES_IN_MEMORY, Effort};
 use super::identical::{self, IdenticalSet};
 use super::link::LINK_BYTES;
 use super::partition::{Kept, chunk_edge, one_part, partition};
+use super::ubiquitous::Ubiquitous;
 use super::{Collection, FileNode, GraphError, Link, Templates, Work, large};
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::sorter::{Sorted, Sorter};
@@ -21,9 +22,10 @@ const MEMORY_BYTES_MIN: usize = 16 << 10;
 pub struct AnalysisOptions {
     /// Chunks that do not count.
     pub templates: Templates,
-    /// A chunk that a larger share of the distinct files has is not followed, 0 to 1. Section 2.5 of the paper: half.
+    /// A chunk that a larger share of the distinct files has, 0 to 1, is ubiquitous: files that have only such chunks in
+    /// common are not compared; in files that are compared they count. Section 2.5 of the paper: half.
     pub ubiquitous_share: f64,
-    /// A chunk that at most this many files have is always followed: with few files no chunk is ubiquitous.
+    /// A chunk that at most this many files have is never ubiquitous: so few files are compared in any case.
     pub ubiquitous_files_min: u32,
     /// A link has at least this many bytes in common.
     pub min_bytes: u64,
@@ -31,8 +33,8 @@ pub struct AnalysisOptions {
     pub min_share: f64,
     /// Whether to prune and partition first.
     pub partition: bool,
-    /// Memory for chunks; on top come some 40 bytes for each file, the files of one chunk at a time, and the sets and
-    /// clusters that are found.
+    /// Memory for chunks; on top come some 40 bytes for each file, the files of one chunk at a time, each different list of
+    /// ubiquitous chunks, and the sets and clusters that are found.
     pub memory_bytes: usize,
 }
 
@@ -41,7 +43,7 @@ impl Default for AnalysisOptions {
         AnalysisOptions {
             templates: Templates::default(),
             ubiquitous_share: 0.5,
-            ubiquitous_files_min: 100,
+            ubiquitous_files_min: 1000,
             min_bytes: 1,
             min_share: 0.25,
             partition: true,
@@ -109,12 +111,13 @@ impl Analysis {
             one_part(&edges, Kept { files_min: 1, files_max }, part_edges, memory, dir, &mut work)?
         };
         drop(edges);
+        let ubiquitous = Ubiquitous::read(collection, &files, &options.templates, &parts.ubiquitous)?;
         work.parts = parts.large.len() as u64;
         let (mut effort, mut links) = (Effort::default(), Sorter::new(dir, memory / 2));
         let mut found = |a, b, bytes| {
-            let link = Link { a, b, bytes };
-            let told = bytes >= options.min_bytes && link.similarity(&files) >= options.min_share;
-            if told { links.add(link.to_bytes()) } else { Ok(()) }
+            let link = Link { a, b, bytes: bytes + ubiquitous.common_bytes(a, b) };
+            let reaches = link.bytes >= options.min_bytes && link.similarity(&files) >= options.min_share;
+            if reaches { links.add(link.to_bytes()) } else { Ok(()) }
         };
         for (part, large) in (0..).zip(&parts.large) {
             match large {

@@ -30,6 +30,7 @@ mod tables;
 mod templates;
 #[cfg(test)]
 mod tests;
+mod ubiquitous;
 mod work;
 
 pub use analysis::{Analysis, AnalysisOptions};
@@ -40,12 +41,12 @@ pub use error::GraphError;
 pub use gather::{Gathered, gather};
 pub use identical::IdenticalSet;
 pub use link::{FileNode, Link};
-pub use tables::{write_clusters, write_identical, write_pairs};
+pub use tables::{write_chunks, write_clusters, write_identical, write_pairs};
 pub use templates::Templates;
 pub use work::Work;
 
 use super::{Damaged, Entry, Likeness, Method, Options, Parametric, Sums, Whole};
-use crate::chunk::tttd::{TARGETS, Tttd};
+use crate::chunk::tttd::Tttd;
 use crate::recipe::{put_varint, take_varint};
 use std::ffi::OsStr;
 
@@ -97,16 +98,12 @@ impl Default for ChunkGraph {
 }
 
 impl Parametric for ChunkGraph {
-    const KEYS: &'static str =
-        "target=256 is the length of chunks that is aimed at, in bytes: 100, 256, 1000 or 5000";
+    const KEYS: &'static str = "target=256 is the length of chunks that is aimed at, in bytes: 64 to 1048576; the paper has 100, 1000 and 5000";
 
     const EXAMPLE: &'static str = "target=256";
 
     fn with(options: &mut Options) -> Result<ChunkGraph, String> {
         let target = options.parse("target", "a number")?.unwrap_or(TARGET_DEFAULT);
-        if !TARGETS.contains(&target) {
-            return Err(format!("target={target}: expected 100, 256, 1000 or 5000"));
-        }
         Tttd::with_target(target).map(ChunkGraph::new).map_err(|e| e.to_string())
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn chunk_edge(file: u32, chunk: Chunk) -> [u8; CHUNK_EDGE_BYTES] {
 pub(super) struct Kept {
     /// A chunk in fewer files than this does not count.
     pub(super) files_min: u64,
-    /// A chunk in more files than this is ubiquitous.
+    /// A chunk in more files than this is ubiquitous, and connects no files.
     pub(super) files_max: u64,
 }
 
@@ -41,6 +41,8 @@ pub(super) struct Parts {
     pub(super) large_edges: Sorted<LARGE_EDGE_BYTES>,
     /// For each part whether it is too large.
     pub(super) large: Vec<bool>,
+    /// Hashes of the ubiquitous chunks, sorted. No edge is of them.
+    pub(super) ubiquitous: Vec<u64>,
 }
 
 struct PartSorter {
@@ -63,9 +65,9 @@ impl PartSorter {
         }
     }
 
-    fn finish(self) -> Result<Parts, SimilarityError> {
+    fn finish(self, ubiquitous: Vec<u64>) -> Result<Parts, SimilarityError> {
         let (edges, large_edges) = (self.edges.finish()?, self.large_edges.finish()?);
-        Ok(Parts { edges, large_edges, large: self.large })
+        Ok(Parts { edges, large_edges, large: self.large, ubiquitous })
     }
 }
 
@@ -79,13 +81,13 @@ pub(super) fn one_part(
     work: &mut Work,
 ) -> Result<Parts, SimilarityError> {
     let mut count = 0;
-    each_chunk(edges, kept, work, &mut |_, _| {
+    let ubiquitous = each_chunk(edges, kept, work, &mut |_, _| {
         count += 1;
         Ok(())
     })?;
     let mut sorter = PartSorter::new(dir, memory, vec![count > part_edges]);
     each_chunk(edges, kept, &mut Work::default(), &mut |chunk, file| sorter.add(0, file, chunk))?;
-    sorter.finish()
+    sorter.finish(ubiquitous)
 }
 
 /// Makes parts of at most `part_edges` edges, except for components that are larger: a component is never split.
@@ -101,7 +103,7 @@ pub(super) fn partition(
     let mut components = UnionFind::new(files);
     let mut counts = vec![0u32; files];
     let mut last: Option<(u64, u32)> = None;
-    each_chunk(edges, kept, work, &mut |chunk, file| {
+    let ubiquitous = each_chunk(edges, kept, work, &mut |chunk, file| {
         if let Some((_, other)) = last.filter(|(hash, _)| *hash == chunk.hash) {
             components.union(other, file);
         }
@@ -114,7 +116,7 @@ pub(super) fn partition(
     each_chunk(edges, kept, &mut Work::default(), &mut |chunk, file| {
         sorter.add(parts[file as usize], file, chunk)
     })?;
-    sorter.finish()
+    sorter.finish(ubiquitous)
 }
 
 /// Returns the part of each file, and for each part whether it is one component that is too large.
@@ -154,16 +156,16 @@ fn pack(
     (parts, large)
 }
 
-/// Calls `visit` with each edge of the chunks that are kept, by chunk and file.
+/// Calls `visit` with each edge of the chunks that are kept, by chunk and file. Returns the hashes of ubiquitous chunks.
 fn each_chunk(
     edges: &Sorted<CHUNK_EDGE_BYTES>,
     kept: Kept,
     work: &mut Work,
     visit: &mut dyn FnMut(Chunk, u32) -> Result<(), SimilarityError>,
-) -> Result<(), SimilarityError> {
+) -> Result<Vec<u64>, SimilarityError> {
     let mut merge = edges.all()?;
     let mut next = merge.next()?;
-    let mut held: Vec<(Chunk, u32)> = Vec::new();
+    let (mut held, mut ubiquitous): (Vec<(Chunk, u32)>, Vec<u64>) = Default::default();
     while let Some(first) = next {
         let own = hash(&first);
         let (mut files, mut last) = (0, None);
@@ -182,9 +184,10 @@ fn each_chunk(
         work.shared_chunks += u64::from(files > 1);
         if files > kept.files_max {
             work.ubiquitous_chunks += 1;
+            ubiquitous.push(own);
         } else if files >= kept.files_min {
             held.iter().try_for_each(|&(chunk, file)| visit(chunk, file))?;
         }
     }
-    Ok(())
+    Ok(ubiquitous)
 }

@@ -88,6 +88,23 @@ pub fn write_pairs(analysis: &Analysis, collection: &Collection, out: impl Write
     Ok(())
 }
 
+/// D. Writes the chunks: length, hash, name of the file (step 1 of the paper). A chunk that a file has twice is there twice; the
+/// order within a file is that of hashes.
+pub fn write_chunks(collection: &Collection, out: impl Write) -> Result<(), GraphError> {
+    let mut table = csv::Writer::from_writer(out);
+    table.write_record(["bytes", "hash", "name"])?;
+    collection.each(&mut |file, name_of, list| {
+        let names = HashMap::from([(file, name_of.to_owned())]);
+        for chunk in list.chunks() {
+            let cells = [chunk.len.to_string(), format!("{:016x}", chunk.hash)];
+            row(&mut table, cells.into_iter(), [name(&names, file)])?;
+        }
+        Ok(())
+    })?;
+    table.flush().map_err(csv::Error::from)?;
+    Ok(())
+}
+
 fn in_clusters(analysis: &Analysis) -> impl Iterator<Item = u32> + '_ {
     analysis.clusters.iter().flat_map(|cluster| cluster.files.iter().copied())
 }

@@ -155,6 +155,21 @@ proptest! {
         };
         let (a, b) = (analyse(true, memory), analyse(false, usize::MAX));
         prop_assert_eq!(a.links().unwrap(), b.links().unwrap());
+        // By definition: files are compared if they share a chunk that is not ubiquitous, and then all chunks count.
+        let mut lists = Vec::new();
+        collection.each(&mut |_, _, list| { lists.push(list); Ok(()) }).unwrap();
+        let has = |list: &ChunkList, hash: u64| list.chunks().iter().any(|chunk| chunk.hash == hash);
+        let files = |hash: u64| lists.iter().filter(|list| has(list, hash)).count();
+        let mut expected = Vec::new();
+        for a in 0..lists.len() {
+            for b in a + 1..lists.len() {
+                let follows = lists[a].chunks().iter().any(|chunk| files(chunk.hash) <= cap as usize && has(&lists[b], chunk.hash));
+                if follows {
+                    expected.push(Link { a: a as u32, b: b as u32, bytes: slowly(&lists[a], &lists[b]) });
+                }
+            }
+        }
+        prop_assert_eq!(a.links().unwrap(), expected);
         prop_assert_eq!(a.clusters, b.clusters);
         prop_assert_eq!(a.work.ubiquitous_chunks, b.work.ubiquitous_chunks);
     }
@@ -301,6 +316,31 @@ fn ubiquitous_chunks_are_not_followed() {
     assert_eq!(cut.work.components, 8);
     assert!(cut.work.ubiquitous_chunks >= 10, "{:?}", cut.work);
     assert!(cut.links().unwrap().len() * 5 < all.links().unwrap().len());
+    // The links that are left have the header in common too.
+    let (all, cut) = (all.links().unwrap(), cut.links().unwrap());
+    assert!(cut.iter().all(|link| all.contains(link)), "{cut:?}");
+}
+
+/// Two files that differ in one byte are a pair among very many that only have the header in common.
+#[test]
+fn twins_with_an_ubiquitous_header_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let header = noise(2000, 7);
+    let mut files: Vec<_> =
+        (0..1200u64).map(|at| (format!("{at}"), [&header[..], &noise(2000, 100 + at)].concat())).collect();
+    let mut twin = files[1199].1.clone();
+    twin[3000] ^= 1;
+    files.push(("twin".to_owned(), twin));
+    let collection = collect(dir.path(), &named(&files));
+    let options = AnalysisOptions { min_share: 0.8, ..AnalysisOptions::default() };
+    let analysis = Analysis::of(&collection, &options, dir.path()).unwrap();
+    let links = analysis.links().unwrap();
+    assert_eq!(links.iter().map(|link| (link.a, link.b)).collect::<Vec<_>>(), [(1199, 1200)]);
+    assert!(links[0].similarity(&analysis.files) > 0.9, "{links:?}");
+    assert!(analysis.work.comparisons < 1000 && analysis.work.ubiquitous_chunks > 10, "{:?}", analysis.work);
+    // Few files are compared in any case.
+    let options = AnalysisOptions { ubiquitous_files_min: 1201, ..options };
+    assert_eq!(Analysis::of(&collection, &options, dir.path()).unwrap().links().unwrap(), links);
 }
 
 /// The paper's section 4: files that only a template connects are disbanded by marking it, without chunking again; and

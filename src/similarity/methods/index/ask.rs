@@ -5,7 +5,7 @@ use crate::id::RecipeId;
 use crate::similarity::methods::counting::{self, Counters};
 use crate::similarity::methods::postings::{POSTINGS, key_prefix, of_posting};
 use crate::similarity::methods::{AnySketch, Comparer, Entry, Likeness, Sums};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -45,6 +45,8 @@ pub struct PairsAsked {
     pub without: Arc<BTreeSet<u64>>,
     /// A key that more contents than this, and than [`super::IndexOptions::frequency_cap`], have counts nothing either.
     pub contents_max: usize,
+    /// Whether to visit each content that has keys with itself too.
+    pub itself: bool,
     /// Memory for counting.
     pub memory_bytes: usize,
 }
@@ -55,9 +57,19 @@ impl Default for PairsAsked {
             score_min: 0.0,
             without: Arc::default(),
             contents_max: usize::MAX,
+            itself: false,
             memory_bytes: 64 << 20,
         }
     }
+}
+
+/// Amount of work of a comparison of all with all, and what it left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PairCounts {
+    /// Passes over the keys.
+    pub passes: u64,
+    /// Pairs that have something in common, but score less than wanted.
+    pub below_min: u64,
 }
 
 impl Index {
@@ -71,11 +83,6 @@ impl Index {
             false => self.counted(sketch)?,
         };
         let mut counted: Vec<(u32, Sums)> = counted;
-        let most = self.options.candidates_max;
-        if counted.len() > most {
-            counted.select_nth_unstable_by_key(most, |&(content, sums)| (u64::MAX - sums.shared, content));
-            counted.truncate(most);
-        }
         counted.sort_unstable_by_key(|(number, _)| *number);
         let mut found = Vec::new();
         let comparer = self.method.comparer(sketch.head(), sketch.keys())?;
@@ -92,34 +99,58 @@ impl Index {
         Ok(found)
     }
 
-    /// Calls `visit` with each two contents whose likeness scores enough, by the one that was added first, until it returns
-    /// false; returns how many passes over the keys that took. Pairs below the score are never kept. In addition to the memory
-    /// for counting it takes some 100 bytes for each content.
-    pub fn pairs(&self, asked: &PairsAsked, visit: &mut dyn FnMut(FoundPair) -> Result<bool>) -> Result<u64> {
+    /// Calls `visit` with each two contents that `takes` accepts and whose likeness scores enough, by the one that was added
+    /// first, until it returns false. Pairs below the score are counted but never kept. In addition to the memory for counting it
+    /// takes some 100 bytes for each content.
+    pub fn pairs(
+        &self,
+        asked: &PairsAsked,
+        takes: &mut dyn FnMut(&RecipeId) -> bool,
+        visit: &mut dyn FnMut(FoundPair) -> Result<bool>,
+    ) -> Result<PairCounts> {
         self.flush()?;
         let mut contents = BTreeMap::new();
         self.each_row(0, &mut |number, row| {
-            contents.insert(number, row);
+            if takes(&row.id) {
+                contents.insert(number, row);
+            }
             true
         })?;
-        let except = asked.without.iter().map(|&key| Entry { key, value: 0 });
+        let except = asked.without.iter().map(|&key| Entry { key, value: u64::MAX });
         let mut except = except.collect::<Vec<_>>().into_iter();
         for (number, sums) in self.counts(&mut except, usize::MAX)? {
             if let Some(row) = contents.get_mut(&number) {
                 row.keys = row.keys.saturating_sub(sums.shared);
+                row.head = self.method.head_without(&row.head, &sums)?;
             }
         }
+        let mut given = BTreeSet::new();
+        for row in contents.values().filter(|row| asked.itself && row.keys > 0) {
+            // A crash may leave rows of a content that was removed and added again.
+            if !given.insert(row.id) {
+                continue;
+            }
+            let whole = Some(1.0);
+            let likeness =
+                Likeness { containment: whole, contained_in: whole, resemblance: whole, distance: None };
+            let sums = Sums { shared: row.keys, ..Sums::default() };
+            if !visit(FoundPair { a: row.id, b: row.id, likeness, sums })? {
+                return Ok(PairCounts::default());
+            }
+        }
+        let mut below_min = 0;
         let mut compare = |a: u32, others: &[(u32, Sums)]| -> Result<bool> {
             let Some(of_a) = contents.get(&a) else { return Ok(true) };
             let comparer = self.method.comparer(&of_a.head, of_a.keys)?;
             for &(b, sums) in others {
                 let Some(of_b) = contents.get(&b) else { continue };
                 let likeness = comparer.with(&of_b.head, of_b.keys, &sums)?;
-                let alike = likeness.score() > 0.0 && likeness.score() >= asked.score_min;
-                if alike
-                    && of_a.id != of_b.id
-                    && !visit(FoundPair { a: of_a.id, b: of_b.id, likeness, sums })?
-                {
+                if likeness.score() <= 0.0 || of_a.id == of_b.id {
+                    continue;
+                }
+                if likeness.score() < asked.score_min {
+                    below_min += 1;
+                } else if !visit(FoundPair { a: of_a.id, b: of_b.id, likeness, sums })? {
                     return Ok(false);
                 }
             }
@@ -127,14 +158,13 @@ impl Index {
         };
         if self.method.by_range() {
             for (&number, row) in &contents {
-                let mut others = self.near(&row.head, number + 1)?;
-                others.sort_unstable();
+                let others = self.near(&row.head, number + 1)?;
                 let others: Vec<_> = others.into_iter().map(|other| (other, Sums::default())).collect();
                 if !compare(number, &others)? {
                     break;
                 }
             }
-            return Ok(1);
+            return Ok(PairCounts { passes: 1, below_min });
         }
         let meet = |sums: &mut Sums, a: u64, b: u64| self.method.met(sums, a, b);
         let most = self.options.frequency_cap.min(asked.contents_max);
@@ -146,7 +176,8 @@ impl Index {
                 true
             })
         };
-        counting::each_pair(asked.memory_bytes, &meet, &mut lists, &mut compare)
+        let passes = counting::each_pair(asked.memory_bytes, &meet, &mut lists, &mut compare)?;
+        Ok(PairCounts { passes, below_min })
     }
 
     /// Returns the sums for each content that has some of the entries (by key, each key once), without keys that more than
@@ -211,19 +242,15 @@ impl Index {
         Ok(())
     }
 
-    /// Returns numbers from `from` on of contents with keys near to a head's, those with most first.
+    /// Returns the numbers from `from` on of contents with keys near to a head's, ascending.
     fn near(&self, head: &[u8], from: u32) -> Result<Vec<u32>> {
-        let mut shared: HashMap<u32, u32> = HashMap::new();
+        let mut near = BTreeSet::new();
         for range in self.method.near_to(head)? {
             self.numbers_within(&range, &mut |numbers| {
-                let counted = numbers.iter().filter(|&&number| number >= from);
-                counted.for_each(|&number| *shared.entry(number).or_default() += 1);
+                near.extend(numbers.iter().copied().filter(|&number| number >= from));
             })?;
         }
-        let mut near: Vec<(u32, u32)> = shared.into_iter().collect();
-        near.sort_unstable_by_key(|&(content, shared)| (u32::MAX - shared, content));
-        near.truncate(self.options.candidates_max);
-        Ok(near.into_iter().map(|(content, _)| content).collect())
+        Ok(near.into_iter().collect())
     }
 
     /// Calls `visit` with the numbers under each key of a range, except for keys beyond the cap.

@@ -20,7 +20,7 @@
 
 mod ask;
 
-pub use ask::{Found, FoundPair, PairsAsked};
+pub use ask::{Found, FoundPair, PairCounts, PairsAsked};
 
 use super::heads::{HEAD_ROW_BYTES, HEADS, HeadRow, head_key};
 use super::postings::{KEY_BYTES, POSTING_BYTES, POSTINGS, Postings, key_prefix, of_posting, posting};
@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Result<T> = std::result::Result<T, SimilarityError>;
 
-const META_VERSION: u8 = 2;
+const META_VERSION: u8 = 3;
 const ID_BYTES: usize = 16;
 /// Gets a content: its number, id, number of keys, and encoded head. False ends the visit.
 pub type VisitContent<'a> = dyn FnMut(u32, RecipeId, u64, &[u8]) -> bool + 'a;
@@ -55,13 +55,11 @@ pub struct IndexOptions {
     pub buffer_bytes: usize,
     /// A key that more contents than this have is not followed. The papers have no such bound.
     pub frequency_cap: usize,
-    /// At most this many contents that share a key with a query are compared with it, those that share most first.
-    pub candidates_max: usize,
 }
 
 impl Default for IndexOptions {
     fn default() -> Self {
-        IndexOptions { buffer_bytes: 32 << 20, frequency_cap: usize::MAX, candidates_max: 10_000 }
+        IndexOptions { buffer_bytes: 32 << 20, frequency_cap: usize::MAX }
     }
 }
 

@@ -33,9 +33,15 @@ fn below<'a>(name: &'a [u8], dir: &[u8]) -> Option<&'a [u8]> {
     if dir.is_empty() { Some(name) } else { name.strip_prefix(dir)?.strip_prefix(b"/") }
 }
 
+/// Returns the last part of a path.
+fn last(path: &[u8]) -> Option<&[u8]> {
+    path.rsplit(|byte| *byte == b'/').next()
+}
+
 impl Saved {
-    /// Compares the files below directory `a` with those below `b`; similar ones have at least `share_min` in common.
-    /// Takes the one of the same name if several are equally similar.
+    /// Compares the files below directory `a` with those below `b`; similar ones have at least `share_min` in common. A file
+    /// is compared with the one of the same path first, and with others only if that is not similar: section 6 wants names to
+    /// count. Among others an equal one is taken first, then the most similar, then the one of the same name.
     pub fn directories(&self, a: &[u8], b: &[u8], share_min: f64) -> Compared {
         let mut compared = Compared::default();
         let sets = self.sets_of_files();
@@ -58,13 +64,13 @@ impl Saved {
                 .collect();
             likely.push((1.0, place));
             for name in in_dir(place, a) {
-                // Equal before similar, the same name before another.
                 let found = likely
                     .iter()
                     .flat_map(|&(share, other)| in_dir(other, b).map(move |b| (share, other, b)))
                     .max_by(|x, y| {
-                        let key =
-                            |&(share, other, b): &(f64, usize, &[u8])| (other == place, share, b == name);
+                        let key = |&(share, other, b): &(f64, usize, &[u8])| {
+                            (b == name, other == place, share, last(b) == last(name))
+                        };
                         key(x).partial_cmp(&key(y)).unwrap_or(std::cmp::Ordering::Equal).then(y.2.cmp(x.2))
                     });
                 match found {

@@ -202,6 +202,26 @@ fn directories_are_compared_by_content() {
     assert_eq!(compared.only_a, [b"else.c"]);
 }
 
+/// Section 6: names count. A file is compared with the one of its path, though another resembles it more.
+#[test]
+fn directories_are_compared_by_name_first() {
+    let (whole, other) = (noise(9000, 1), noise(9000, 2));
+    let with = |own: usize| [&whole[..own], &other[own..]].concat();
+    let files = [
+        ("a/foo.c", whole.clone()),
+        ("b/foo.c", with(6000)),
+        ("b/backup.c", with(8000)),
+        ("b/x", noise(99, 3)),
+    ];
+    let compared = saved(&files, 1 << 20).directories(b"a", b"b", 0.5);
+    assert_eq!((&compared.alike[0].b[..], compared.alike.len()), (&b"foo.c"[..], 1), "{compared:?}");
+    assert!((0.55..0.75).contains(&compared.alike[0].share), "{compared:?}");
+    assert_eq!(compared.only_b, [&b"backup.c"[..], b"x"]);
+    // The one of its path is not similar enough.
+    let compared = saved(&files, 1 << 20).directories(b"a", b"b", 0.8);
+    assert_eq!((&compared.alike[0].b[..], &compared.only_b[0][..]), (&b"backup.c"[..], &b"foo.c"[..]));
+}
+
 fn brute_force(saved: &Saved, options: &InterestOptions) -> BTreeSet<(Vec<u32>, u64)> {
     let common = |files: &[u32]| -> u64 {
         let has_all = |set: &&SharedBy| files.iter().all(|file| set.files.contains(file));

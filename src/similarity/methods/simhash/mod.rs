@@ -96,6 +96,13 @@ impl SimHash {
         self.key.near(sketch.extension, self.key_of(sketch), (tolerance * sketch.size as f64) as u64)
     }
 
+    /// Returns whether two keys are near enough, for the larger file; extensions do not count here.
+    fn keys_fit(&self, a: &SimSketch, b: &SimSketch) -> bool {
+        let most = self.of_both(a, b, |tolerance| tolerance.key) * a.size.max(b.size) as f64;
+        let [a, b] = [a, b].map(|sketch| self.key.key(Extension::default(), &sketch.sums));
+        a.abs_diff(b) as f64 <= most
+    }
+
     /// Returns whether two sizes are near enough.
     pub fn sizes_fit(&self, a: &SimSketch, b: &SimSketch) -> bool {
         let share = self.of_both(a, b, |tolerance| tolerance.size);
@@ -291,8 +298,15 @@ impl Method for SimHash {
         Ok(sketch)
     }
 
+    /// Returns the keys of all files from which this one is near, and of those that are near from this one.
     fn near(&self, sketch: &SimSketch) -> Vec<RangeInclusive<u64>> {
-        if sketch.size == 0 { Vec::new() } else { vec![self.around(sketch)] }
+        if sketch.size == 0 {
+            return Vec::new();
+        }
+        let Tolerance { key, size, .. } = self.tolerance_of(sketch.extension);
+        // The largest file whose size is near enough.
+        let largest = sketch.size as f64 / (1.0 - size).max(f64::MIN_POSITIVE);
+        vec![self.key.near(sketch.extension, self.key_of(sketch), (key * largest).ceil() as u64)]
     }
 
     /// Adds the extension, which keeps files of others apart and may have stricter tolerances.
@@ -301,11 +315,11 @@ impl Method for SimHash {
     }
 
     /// Returns the distance of the sum tables for each byte of the larger file; no measure if the files are not similar by
-    /// the paper.
+    /// the paper, from either side.
     fn likeness(&self, a: &Whole<SimSketch>, b: &Whole<SimSketch>, _sums: &Sums) -> Likeness {
         let (a, b) = (&a.head, &b.head);
         let apart = self.key.extension && a.extension != b.extension;
-        if apart || a.size == 0 || b.size == 0 || !self.sizes_fit(a, b) {
+        if apart || a.size == 0 || b.size == 0 || !self.keys_fit(a, b) || !self.sizes_fit(a, b) {
             return Likeness::default();
         }
         let distance =

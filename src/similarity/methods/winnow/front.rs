@@ -5,7 +5,7 @@
 
 use super::{Winnow, WinnowSketch};
 use crate::similarity::methods::{Builder, Method};
-use crate::view::{HEAD_BYTES, View};
+use crate::view::View;
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -13,6 +13,8 @@ use std::ops::Range;
 
 /// Longer lines count as several, to limit memory.
 const LINE_BYTES_MAX: u64 = 64 << 10;
+/// The longest output that is held.
+const TEXT_BYTES_MAX: usize = 1 << 30;
 
 /// Maps parts of a front end's output to lines of the document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub struct Document {
     pub view: View,
     /// Its fingerprints; their places are in the front end's output.
     pub sketch: WinnowSketch,
+    /// The front end's output.
+    pub text: Vec<u8>,
     /// The lines of those places. In HTML, PDF and archives a place may be shown some lines late, because they are decoded
     /// in larger parts.
     pub lines: Lines,
@@ -46,7 +50,7 @@ pub struct Document {
 
 /// Reads a document through `view`, or through the one that its content and `name` ask for if there is none.
 ///
-/// Fails only if reading fails.
+/// Fails if reading fails, and if the front end's output is longer than 1 GiB.
 pub fn read<R: Read + Seek>(
     mut input: R,
     view: Option<View>,
@@ -56,22 +60,40 @@ pub fn read<R: Read + Seek>(
     let view = match view {
         Some(view) => view,
         None => {
-            let mut head = Vec::new();
-            input.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut head)?;
-            View::of(&head, name)
+            let len = input.seek(SeekFrom::End(0))?;
+            View::of_file(len, name, &mut |at, buffer| {
+                input.seek(SeekFrom::Start(at))?;
+                let mut got = 0;
+                while got < buffer.len() {
+                    match input.read(&mut buffer[got..])? {
+                        0 => break,
+                        more => got += more,
+                    }
+                }
+                Ok(got)
+            })?
         }
     };
     let mut builder = winnow.builder(name);
-    let (line, mut given, mut lines) = (Cell::new(0), 0, Lines::default());
+    let (line, mut text, mut lines) = (Cell::new(0), Vec::new(), Lines::default());
+    let mut is_too_long = false;
     let mut by_line = ByLine { input: BufReader::new(input), line: &line, goes_on: false };
     view.through(&mut by_line, &mut |bytes| {
         if lines.starts.last().is_none_or(|(_, last)| *last != line.get()) {
-            lines.starts.push((given, line.get()));
+            lines.starts.push((text.len() as u64, line.get()));
         }
-        given += bytes.len() as u64;
-        builder.add(bytes);
+        is_too_long |= text.len() + bytes.len() > TEXT_BYTES_MAX;
+        if !is_too_long {
+            text.extend_from_slice(bytes);
+            builder.add(bytes);
+        }
     })?;
-    Ok(Document { view, sketch: builder.finish(), lines })
+    if is_too_long {
+        return Err(io::Error::other(
+            "expected at most 1 GiB to compare; `dedupctl diff` compares longer files",
+        ));
+    }
+    Ok(Document { view, sketch: builder.finish(), text, lines })
 }
 
 /// Returns at most one line for each read, and records it.

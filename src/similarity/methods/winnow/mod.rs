@@ -19,9 +19,9 @@ mod query;
 mod regions;
 mod select;
 
-pub use pairs::{Base, PairOptions, WinnowPair, pairs};
+pub use pairs::{Base, PairOptions, WinnowPair, WinnowPairs, pairs};
 pub use query::Query;
-pub use regions::{Region, regions};
+pub use regions::{Region, Side, Spans, regions};
 pub use select::{Fingerprint, HASH_BITS, each_hash};
 
 use super::{Builder, Damaged, Entry, Likeness, Method, Options, Parametric, Sums, Whole};
@@ -90,6 +90,15 @@ impl Winnow {
     }
 }
 
+/// Facts of a whole file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WinnowHead {
+    /// Number of k-grams.
+    pub grams: u64,
+    /// Number of fingerprints, repeats included.
+    pub prints: u64,
+}
+
 /// The fingerprints of a file, with their places.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WinnowSketch {
@@ -117,6 +126,20 @@ impl WinnowSketch {
         WinnowSketch { grams: self.grams, prints }
     }
 
+    /// Returns the hashes, ascending, with the number of times that each occurs.
+    pub(super) fn entries(&self) -> Vec<Entry> {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut hashes: Vec<u64> = self.prints.iter().map(|print| print.hash).collect();
+        hashes.sort_unstable();
+        for key in hashes {
+            match entries.last_mut().filter(|last| last.key == key) {
+                Some(last) => last.value += 1,
+                None => entries.push(Entry { key, value: 1 }),
+            }
+        }
+        entries
+    }
+
     /// Returns the hashes, ascending, each once.
     pub fn hashes(&self) -> Vec<u64> {
         let mut hashes: Vec<u64> = self.prints.iter().map(|print| print.hash).collect();
@@ -140,8 +163,7 @@ pub fn resemblance(a: &WinnowSketch, b: &WinnowSketch, n: usize) -> Option<f64> 
 
 impl Method for Winnow {
     type Sketch = WinnowSketch;
-    /// Number of k-grams.
-    type Head = u64;
+    type Head = WinnowHead;
     type Builder = WinnowBuilder;
 
     const NAME: &'static str = "winnow";
@@ -157,39 +179,60 @@ impl Method for Winnow {
     }
 
     fn builder(&self, _name: Option<&OsStr>) -> WinnowBuilder {
-        WinnowBuilder { grams: Grams::new(self.k), windows: Windows::new(self.w, self.robust) }
+        let windows = Windows::new(self.w, self.robust);
+        WinnowBuilder { grams: Grams::new(self.k), windows, drained: 0 }
     }
 
-    fn head(&self, sketch: &WinnowSketch) -> u64 {
-        sketch.grams
+    fn head(&self, sketch: &WinnowSketch) -> WinnowHead {
+        WinnowHead { grams: sketch.grams, prints: sketch.prints.len() as u64 }
     }
 
+    /// Returns the entries; the value is the number of occurrences.
     fn entries(&self, sketch: &WinnowSketch) -> Vec<Entry> {
-        sketch.hashes().into_iter().map(|key| Entry { key, value: 1 }).collect()
+        sketch.entries()
     }
 
-    fn encode(&self, grams: &u64) -> Vec<u8> {
+    fn encode(&self, head: &WinnowHead) -> Vec<u8> {
         let mut out = Vec::new();
-        put_varint(&mut out, *grams);
+        put_varint(&mut out, head.grams);
+        put_varint(&mut out, head.prints);
         out
     }
 
-    fn decode(&self, mut bytes: &[u8]) -> Result<u64, Damaged> {
-        let grams = take_varint(&mut bytes).filter(|_| bytes.is_empty());
-        grams.ok_or(Damaged { method: Self::NAME, expected: "the number of k-grams" })
+    fn decode(&self, mut bytes: &[u8]) -> Result<WinnowHead, Damaged> {
+        let head = take_varint(&mut bytes).zip(take_varint(&mut bytes)).filter(|_| bytes.is_empty());
+        let head = head.map(|(grams, prints)| WinnowHead { grams, prints });
+        head.filter(|head| head.prints <= head.grams)
+            .ok_or(Damaged { method: Self::NAME, expected: "the numbers of k-grams and of fingerprints" })
     }
 
-    /// Returns containment both ways and resemblance, by different hashes.
-    fn likeness(&self, a: &Whole<u64>, b: &Whole<u64>, sums: &Sums) -> Likeness {
-        if a.keys == 0 || b.keys == 0 {
+    fn joined(&self, one: u64, other: u64) -> u64 {
+        one.saturating_add(other)
+    }
+
+    fn meet(&self, sums: &mut Sums, a: u64, b: u64) {
+        sums.shared += 1;
+        sums.a = sums.a.saturating_add(a.min(b));
+    }
+
+    fn without(&self, head: WinnowHead, sums: &Sums) -> WinnowHead {
+        WinnowHead { prints: head.prints.saturating_sub(sums.a), ..head }
+    }
+
+    /// Returns containment both ways and resemblance, by fingerprints: one that occurs several times counts as often as both
+    /// files have it. Robust winnowing keeps one in w of a repetitive passage, so such a passage counts about as much as it is
+    /// long.
+    fn likeness(&self, a: &Whole<WinnowHead>, b: &Whole<WinnowHead>, sums: &Sums) -> Likeness {
+        let (of_a, of_b, common) = (a.head.prints, b.head.prints, sums.a);
+        if of_a == 0 || of_b == 0 {
             return Likeness::default();
         }
-        // A damaged index may claim more keys in common than a file has.
-        let share = |of: u64| Some(sums.shared as f64 / of.max(1) as f64);
+        // A damaged index may claim more in common than a file has.
+        let share = |of: u64| Some(common as f64 / of.max(1) as f64);
         Likeness {
-            containment: share(a.keys),
-            contained_in: share(b.keys),
-            resemblance: share(a.keys.saturating_add(b.keys).saturating_sub(sums.shared)),
+            containment: share(of_a),
+            contained_in: share(of_b),
+            resemblance: share(of_a.saturating_add(of_b).saturating_sub(common)),
             distance: None,
         }
     }
@@ -230,11 +273,13 @@ impl Parametric for Winnow {
 pub struct WinnowBuilder {
     grams: Grams,
     windows: Windows,
+    /// Fingerprints passed on so far.
+    drained: u64,
 }
 
 impl Builder for WinnowBuilder {
     type Sketch = WinnowSketch;
-    type Head = u64;
+    type Head = WinnowHead;
 
     fn add(&mut self, bytes: &[u8]) {
         let windows = &mut self.windows;
@@ -242,13 +287,18 @@ impl Builder for WinnowBuilder {
     }
 
     fn drain(&mut self, take: &mut dyn FnMut(Entry)) {
-        self.windows.take().for_each(|print| take(Entry { key: print.hash, value: 1 }));
+        for print in self.windows.take() {
+            self.drained += 1;
+            take(Entry { key: print.hash, value: 1 });
+        }
     }
 
-    fn close(self, take: &mut dyn FnMut(Entry)) -> u64 {
+    fn close(self, take: &mut dyn FnMut(Entry)) -> WinnowHead {
+        let drained = self.drained;
         let WinnowSketch { grams, prints } = self.finish();
+        let head = WinnowHead { grams, prints: drained + prints.len() as u64 };
         prints.into_iter().for_each(|print| take(Entry { key: print.hash, value: 1 }));
-        grams
+        head
     }
 
     fn finish(self) -> WinnowSketch {

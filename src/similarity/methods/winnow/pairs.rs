@@ -55,7 +55,7 @@ impl Default for PairOptions {
     fn default() -> Self {
         PairOptions {
             score_min: 0.0,
-            common_min: 2,
+            common_min: 1,
             limit: 1000,
             documents_max: usize::MAX,
             memory_bytes: 64 << 20,
@@ -78,32 +78,51 @@ pub struct WinnowPair {
     pub b_in_a: f64,
 }
 
-/// Returns the pairs of a winnowing index that `counts` accepts, those with most in common first. Memory grows with the limit,
-/// plus that of counting ([`Index::pairs`]).
+/// Pairs of documents, and how many were left out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WinnowPairs {
+    /// Those with most in common first.
+    pub pairs: Vec<WinnowPair>,
+    /// How many there are without the limit.
+    pub found: u64,
+    /// Pairs that have a fingerprint in common, but too small a share, or too few.
+    pub below_min: u64,
+}
+
+/// Returns the pairs of a winnowing index, those with most in common first. `copies` returns how many files have a document: one
+/// with two is a pair with itself, and one without any takes no part. Memory grows with the limit, plus that of counting
+/// ([`Index::pairs`]).
 ///
 /// Fails with [`SimilarityError::Sketch`] if the index is of another method or damaged.
 pub fn pairs(
     index: &Index,
     base: &Base,
     options: &PairOptions,
-    counts: &mut dyn FnMut(&RecipeId, &RecipeId) -> bool,
-) -> Result<Vec<WinnowPair>, SimilarityError> {
+    copies: &dyn Fn(&RecipeId) -> usize,
+) -> Result<WinnowPairs, SimilarityError> {
     let mut best: BinaryHeap<Reverse<Ranked>> = BinaryHeap::new();
     let asked = PairsAsked {
         score_min: options.score_min,
         without: base.hashes().clone(),
         contents_max: options.documents_max,
+        itself: true,
         memory_bytes: options.memory_bytes,
     };
-    let mut order = 0;
-    index.pairs(&asked, &mut |found| {
+    let (mut order, mut too_few) = (0, 0);
+    let counted = index.pairs(&asked, &mut |id| copies(id) > 0, &mut |found| {
         let common = found.sums.shared as u32;
-        let weakest = best.peek().map_or(0, |Reverse(ranked)| ranked.common);
-        let full = best.len() >= options.limit;
-        if common < options.common_min || full && common <= weakest || !counts(&found.a, &found.b) {
+        if found.a == found.b && copies(&found.a) < 2 {
+            return Ok(true);
+        }
+        if common < options.common_min {
+            too_few += 1;
             return Ok(true);
         }
         order += 1;
+        let weakest = best.peek().map_or(0, |Reverse(ranked)| ranked.common);
+        if best.len() >= options.limit && common <= weakest {
+            return Ok(true);
+        }
         let share = |share: Option<f64>| share.unwrap_or_default();
         let (a_in_b, b_in_a) = (share(found.likeness.containment), share(found.likeness.contained_in));
         let pair = WinnowPair { a: found.a, b: found.b, common, a_in_b, b_in_a };
@@ -113,7 +132,8 @@ pub fn pairs(
         }
         Ok(true)
     })?;
-    Ok(best.into_sorted_vec().into_iter().map(|Reverse(ranked)| ranked.pair).collect())
+    let pairs = best.into_sorted_vec().into_iter().map(|Reverse(ranked)| ranked.pair).collect();
+    Ok(WinnowPairs { pairs, found: order, below_min: counted.below_min + too_few })
 }
 
 /// A pair by its rank; ties in the order in which they were found.

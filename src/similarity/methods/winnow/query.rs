@@ -67,15 +67,15 @@ impl Query {
     ) -> Result<Vec<Found>, SimilarityError> {
         let own = self.base.taken_from(sketch);
         let wide = self.window.map_or_else(|| own.clone(), |window| own.with_window(window));
-        let hashes = self.smallest.map_or_else(|| wide.hashes(), |n| wide.smallest(n).hashes());
-        let entries = |keys: &mut dyn Iterator<Item = u64>| {
-            let entries: Vec<_> = keys.map(|key| Entry { key, value: 1 }).collect();
-            index.counts(&mut entries.into_iter(), usize::MAX)
-        };
-        let mut counted = entries(&mut hashes.iter().copied())?;
+        let asked = self.smallest.map_or_else(|| wide.clone(), |n| wide.smallest(n));
+        let entries = asked.entries();
+        let asked = Whole { head: self.winnow.head(&asked), keys: entries.len() as u64 };
+        let mut counted = index.counts(&mut entries.into_iter(), usize::MAX)?;
         counted.sort_unstable_by_key(|(number, _)| *number);
+        // Every occurrence of the base's fingerprints.
+        let of_base = self.base.hashes().iter().map(|&key| Entry { key, value: u64::MAX });
         let of_base: HashMap<u32, Sums> =
-            entries(&mut self.base.hashes().iter().copied())?.into_iter().collect();
+            index.counts(&mut of_base.collect::<Vec<_>>().into_iter(), usize::MAX)?.into_iter().collect();
         let numbers: Vec<u32> = counted.iter().map(|(number, _)| *number).collect();
         let resemblances = match (self.window, self.smallest) {
             (None, Some(n)) => self.resemblances(index, &own.smallest(n).hashes(), n, &numbers)?,
@@ -85,9 +85,9 @@ impl Query {
         let mut found = Vec::new();
         index.each_head(&numbers, &mut |at, row| {
             let (number, sums) = counted[at];
-            let keys = row.keys.saturating_sub(of_base.get(&number).map_or(0, |sums| sums.shared));
-            let asked = Whole { head: own.grams, keys: hashes.len() as u64 };
-            let other = Whole { head: self.winnow.decode(&row.head)?, keys };
+            let base = of_base.get(&number).copied().unwrap_or_default();
+            let head = self.winnow.without(self.winnow.decode(&row.head)?, &base);
+            let other = Whole { head, keys: row.keys.saturating_sub(base.shared) };
             let whole = self.winnow.likeness(&asked, &other, &sums);
             let resemblance = resemblances.get(&number).copied();
             let part = Likeness { containment: whole.containment, resemblance, ..Likeness::default() };

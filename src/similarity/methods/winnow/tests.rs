@@ -85,16 +85,34 @@ proptest! {
         let with = |shared: &[u8]| {
             let a = [&make(before.0, seed ^ 1)[..], b"(", shared, b")", &make(after.0, seed ^ 2)].concat();
             let b = [&make(before.1, seed ^ 3)[..], b"<", shared, b">", &make(after.1, seed ^ 4)].concat();
-            (kept(&winnow, &a), kept(&winnow, &b))
+            (a, b)
         };
         let (a, b) = with(&make(winnow.guarantee() as usize, seed));
-        prop_assert!(winnow.compare(&a, &b).score() > 0.0);
-        let ranges = regions(&a, &b, k, w);
-        // With few letters robust winnowing may find another match of the same text.
-        let inside = |region: &Region| region.a.end > before.0 as u64 && region.b.end > before.1 as u64;
-        prop_assert!(few || ranges.iter().any(inside), "{:?}", ranges);
+        prop_assert!(winnow.compare(&kept(&winnow, &a), &kept(&winnow, &b)).score() > 0.0);
+        let found = all_regions(&winnow, &a, &b);
+        // With few letters another match of the same text may be longer.
+        let (in_a, in_b) = (before.0 as u64 + 1, before.1 as u64 + 1);
+        let t = u64::from(winnow.guarantee());
+        let whole = Region { a: in_a..in_a + t, b: in_b..in_b + t, prints: 0 };
+        prop_assert!(few || k < 6 || found.iter().any(|found| (&found.a, &found.b) == (&whole.a, &whole.b)), "{:?}", found);
+        for region in &found {
+            let (here, there) = (&a[span(&region.a)], &b[span(&region.b)]);
+            prop_assert!(here == there && here.len() >= k as usize && region.prints > 0);
+        }
+        // Each common fingerprint is in a region, on either side.
+        let (of_a, of_b) = (kept(&winnow, &a), kept(&winnow, &b));
+        let is_in = |at: u64, spans: &[&std::ops::Range<u64>]| {
+            spans.iter().any(|span| span.start < at + u64::from(k) && at < span.end)
+        };
+        let spans_a: Vec<_> = found.iter().map(|found| &found.a).collect();
+        let spans_b: Vec<_> = found.iter().map(|found| &found.b).collect();
+        let (hashes_a, hashes_b) = (of_a.hashes(), of_b.hashes());
+        let mut in_a = of_a.prints.iter().filter(|print| hashes_b.binary_search(&print.hash).is_ok());
+        let mut in_b = of_b.prints.iter().filter(|print| hashes_a.binary_search(&print.hash).is_ok());
+        prop_assert!(few || k < 6 || in_a.all(|print| is_in(print.at, &spans_a)), "{:?}", found);
+        prop_assert!(few || k < 6 || in_b.all(|print| is_in(print.at, &spans_b)), "{:?}", found);
         let (a, b) = with(&make(k as usize - 1, seed));
-        prop_assert!(few || k < 6 || winnow.compare(&a, &b).score() == 0.0);
+        prop_assert!(few || k < 6 || winnow.compare(&kept(&winnow, &a), &kept(&winnow, &b)).score() == 0.0);
     }
 
     /// Rolling is the same as working each k-gram out.
@@ -187,8 +205,8 @@ fn pairs_are_ranked_beside_the_base() {
     let files = [work(1, &copied), work(2, b""), work(3, &copied[..2000]), work(4, &copied[1000..4000])];
     let index = index_of(&winnow, &files);
     let report = |base: &Base, options: &PairOptions| {
-        let found = pairs(&index, base, options, &mut |_, _| true).unwrap();
-        found.iter().map(|pair| (pair.a.0[0], pair.b.0[0])).collect::<Vec<_>>()
+        let found = pairs(&index, base, options, &|_| 1).unwrap();
+        found.pairs.iter().map(|pair| (pair.a.0[0], pair.b.0[0])).collect::<Vec<_>>()
     };
     let all = PairOptions { common_min: 10, ..PairOptions::default() };
     assert_eq!(report(&Base::default(), &all).len(), 6, "all share what was handed out");
@@ -198,18 +216,29 @@ fn pairs_are_ranked_beside_the_base() {
     assert_eq!(report(&base, &PairOptions { limit: 1, ..all }), [(0, 3)]);
     assert_eq!(report(&base, &PairOptions { common_min: 250, ..all }), [(0, 3)]);
     assert_eq!(report(&Base::default(), &PairOptions { documents_max: 3, ..all }), [(0, 3), (0, 2), (2, 3)]);
-    let found = pairs(&index, &base, &all, &mut |_, _| true).unwrap()[0];
+    let found = pairs(&index, &base, &all, &|_| 1).unwrap().pairs[0];
     assert!((0.2..0.4).contains(&found.a_in_b) && found.common > 250, "{found:?}");
     let without = |id: &RecipeId| id.0[0] != 3;
-    let some = pairs(&index, &base, &all, &mut |a, b| without(a) && without(b)).unwrap();
-    assert_eq!(some.iter().map(|pair| (pair.a.0[0], pair.b.0[0])).collect::<Vec<_>>(), [(0, 2)]);
+    let some = pairs(&index, &base, &all, &|id| usize::from(without(id))).unwrap();
+    assert_eq!(some.pairs.iter().map(|pair| (pair.a.0[0], pair.b.0[0])).collect::<Vec<_>>(), [(0, 2)]);
     // A query beside the base tells what the pair does.
     let asked = Query::new(winnow, base.clone(), None, None).unwrap();
     let found = asked.ask(&index, &kept(&winnow, &files[0]), 0.05).unwrap();
     assert_eq!(found.iter().map(|found| found.id.0[0]).collect::<Vec<_>>(), [0, 3, 2]);
-    let pair = pairs(&index, &base, &all, &mut |_, _| true).unwrap()[0];
+    let pair = pairs(&index, &base, &all, &|_| 1).unwrap().pairs[0];
     assert_eq!(found[1].likeness.containment, Some(pair.a_in_b));
     assert_eq!(found[1].likeness.contained_in, Some(pair.b_in_a));
+}
+
+fn all_regions(winnow: &Winnow, a: &[u8], b: &[u8]) -> Vec<Region> {
+    let none = Spans::default();
+    let (of_a, of_b) = (kept(winnow, a), kept(winnow, b));
+    let side = |sketch, text| Side { sketch, text, ignored: &none };
+    regions(side(&of_a, a), side(&of_b, b), winnow.k())
+}
+
+fn span(bytes: &std::ops::Range<u64>) -> std::ops::Range<usize> {
+    bytes.start as usize..bytes.end as usize
 }
 
 #[test]
@@ -218,16 +247,80 @@ fn regions_lie_side_by_side() {
     let (one, two) = (noise(1000, 1), noise(700, 2));
     let a = [&noise(300, 3)[..], &one, &noise(200, 4), &two].concat();
     let b = [&two[..], &noise(100, 5), &one, &one].concat();
-    let found = regions(&kept(&winnow, &a), &kept(&winnow, &b), 20, 20);
-    // A window may lie between the end of a region and its last fingerprint.
-    let near = |found: &std::ops::Range<u64>, start: u64, end: u64| {
-        (start..start + 40).contains(&found.start) && (end - 40..=end).contains(&found.end)
-    };
-    assert_eq!(found.len(), 3, "{found:?}");
-    assert!(near(&found[0].a, 300, 1300) && near(&found[0].b, 800, 1800), "{found:?}");
-    assert!(near(&found[1].a, 300, 1300) && near(&found[1].b, 1800, 2800), "{found:?}");
-    assert!(near(&found[2].a, 1500, 2200) && near(&found[2].b, 0, 700), "{found:?}");
+    let found = all_regions(&winnow, &a, &b);
+    let spans: Vec<_> = found.iter().map(|found| (found.a.clone(), found.b.clone())).collect();
+    assert_eq!(spans, [(300..1300, 800..1800), (300..1300, 1800..2800), (1500..2200, 0..700)]);
     assert!(found.iter().all(|region| region.prints >= 30));
+}
+
+/// Documents that repeat themselves: identical ones are one region, and an edit splits them in two.
+#[test]
+fn repetition_makes_no_regions() {
+    let winnow = Winnow::default();
+    let row = text(25, 5);
+    let (rows, csv) =
+        (row.repeat(40), (0..4200).map(|i| format!("{},{},x\n", i % 20, i % 7)).collect::<String>());
+    for text in [&rows, csv.as_bytes(), &vec![0; 100_000], &noise(5000, 1)] {
+        let len = text.len() as u64;
+        let found = all_regions(&winnow, text, text);
+        let expected = (0..len, 0..len);
+        assert_eq!(
+            found.iter().map(|found| (found.a.clone(), found.b.clone())).collect::<Vec<_>>(),
+            [expected]
+        );
+        let middle = text.len() / 2;
+        let edited = [&text[..middle], b"<edited>", &text[middle..]].concat();
+        let found = all_regions(&winnow, text, &edited);
+        assert!((1..=3).contains(&found.len()), "{found:?}");
+        let bytes: u64 = found.iter().map(|found| found.a.end - found.a.start).sum();
+        assert!(bytes > len * 9 / 10, "{bytes} of {len}: {found:?}");
+    }
+    let more = all_regions(&winnow, &rows, &row.repeat(60));
+    assert!(more.len() <= 2, "{more:?}");
+}
+
+/// 10,000 zeros of 10,200 bytes are most of a file, though they are one fingerprint.
+#[test]
+fn repeated_fingerprints_count_as_often_as_both_have_them() {
+    for robust in [true, false] {
+        let winnow = Winnow::new(50, 100, robust).unwrap();
+        let with = |zeros: usize, seed| [noise(100, seed), vec![0; zeros], noise(100, seed + 1)].concat();
+        let likeness = |a: &[u8], b: &[u8]| winnow.compare(&kept(&winnow, a), &kept(&winnow, b));
+        let found = likeness(&with(10_000, 1), &with(10_000, 3));
+        assert!(found.containment.unwrap() > 0.9 && found.resemblance.unwrap() > 0.85, "{found:?}");
+        let found = likeness(&with(10_000, 1), &with(2500, 3));
+        assert!((0.2..0.3).contains(&found.containment.unwrap()), "{found:?}");
+        assert!(found.contained_in.unwrap() > 0.8, "{found:?}");
+        // A base takes all of them away.
+        let mut base = Base::default();
+        base.add(&kept(&winnow, &vec![0; 5000]));
+        let index = index_of(&winnow, &[with(10_000, 1), with(10_000, 3)]);
+        let found = pairs(&index, &base, &PairOptions::default(), &|_| 1).unwrap();
+        assert_eq!(found, WinnowPairs::default());
+    }
+}
+
+/// Each pair with t bytes in common is a pair, however long the files are; identical files are one too.
+#[test]
+fn pairs_keep_the_guarantee() {
+    let winnow = Winnow::default();
+    for len in [149, 500, 1100, 100_000] {
+        let passage = noise(149, 900);
+        let with = |seed: u64| {
+            let own = noise(len - 149, seed);
+            let at = (seed as usize * 7919) % (own.len() + 1);
+            [&own[..at], &passage, &own[at..]].concat()
+        };
+        let index = index_of(&winnow, &[with(1), with(2), noise(len, 3)]);
+        let found = pairs(&index, &Base::default(), &PairOptions::default(), &|_| 2).unwrap();
+        let ids: Vec<_> = found.pairs.iter().map(|pair| (pair.a.0[0], pair.b.0[0])).collect();
+        assert!(ids.contains(&(0, 1)), "{len}: {ids:?}");
+        assert!(!ids.contains(&(0, 2)) && ids.contains(&(2, 2)), "{len}: {ids:?}");
+        assert_eq!((found.found, found.below_min), (4, 0));
+        let strict = PairOptions { score_min: 0.5, limit: 1, ..PairOptions::default() };
+        let found = pairs(&index, &Base::default(), &strict, &|_| 1).unwrap();
+        assert_eq!((found.found, found.below_min), if len > 300 { (0, 1) } else { (1, 0) }, "{len}");
+    }
 }
 
 /// The same program with other names and comments, moved: its front end makes it the same, and lines are told.
@@ -251,7 +344,9 @@ fn front_ends_see_through_names_and_tell_lines() {
     let (a, b) = (read(&a, None), read(&b, None));
     assert_eq!((a.view, b.view), (View::Source, View::Source));
     assert!(winnow.compare(&a.sketch, &b.sketch).containment.unwrap() > 0.9);
-    let found = regions(&a.sketch, &b.sketch, 30, 20);
+    let none = Spans::default();
+    let [of_a, of_b] = [&a, &b].map(|read| Side { sketch: &read.sketch, text: &read.text, ignored: &none });
+    let found = regions(of_a, of_b, 30);
     let longest = found.iter().max_by_key(|region| region.a.end - region.a.start).unwrap();
     let (in_a, in_b) = (a.lines.of(&longest.a).unwrap(), b.lines.of(&longest.b).unwrap());
     assert_eq!((in_b.0 - in_a.0, in_b.1 - in_a.1), (3, 3), "{in_a:?} {in_b:?}");
