@@ -3,7 +3,7 @@ use super::methods::{self, ByMethod, GroupsOptions, MIN_DEFAULT, Question, SHOWN
 use super::output::{Output, ROWS, more, plain, share, size, table};
 use super::parse::parse_share;
 use super::session::{Session, Work, find, unexpected};
-use super::similar::not_indexed;
+use super::similar_rows::not_indexed;
 use super::{CliResult, Global, Outcome};
 use crate::admin::text::shown;
 use crate::admin::{Request, Response};

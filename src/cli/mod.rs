@@ -53,6 +53,7 @@ mod service;
 mod session;
 mod settle;
 mod similar;
+mod similar_rows;
 mod snapshot;
 mod status;
 mod sync;

@@ -2,7 +2,7 @@
 
 use super::error::CliError;
 use super::output::{Output, share, size};
-use super::similar::not_indexed;
+use super::similar_rows::not_indexed;
 use crate::admin::text::shown;
 use crate::admin::{DiffReport, Excerpt};
 use crate::page::{

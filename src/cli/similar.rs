@@ -1,22 +1,21 @@
 use super::error::CliError;
 use super::methods::{self, ByMethod, WinnowOptions};
-use super::output::{Output, plain, share, size, table};
+use super::output::Output;
 use super::parse::{parse_look, parse_share};
 use super::session::{Session, Work, find_for_file, unexpected};
+use super::similar_rows::text;
 use super::{CliResult, Global, Outcome};
-use crate::admin::text::shown;
 use crate::admin::{Request, Response};
 use crate::config::parse_size;
 use crate::contents::{Filter, Look, Ranking, SimilarOptions};
-use crate::query::Matches;
-use crate::view::View;
 use std::path::PathBuf;
 
 /// Find files that are identical to one, or share parts
 #[derive(clap::Args)]
 #[command(
     after_help = "Shares are of the file asked about (CONTAINS), of the file found (CONTAINED) and of both \
-    together (RESEMBLES). Padding, and what templates cover (see `dedupctl template`), count in none of them.\n\
+    together (RESEMBLES). Likely versions have half of all bytes in common; a file that contains the other has four fifths of it. \
+    A table shows the first of each kind, and versions of one path in one row; --json has all. Padding, and what templates cover (see `dedupctl template`), count in none of them.\n\
     Example: dedupctl similar ~/Downloads/report.odt --store /data --min 0.5\n\
     Example: dedupctl similar main.c --same-suffix --not 'old/**' --size-ratio 0.5\n\
     Example: dedupctl similar ann.c --method winnow --in homework --base handout.c"
@@ -26,9 +25,9 @@ pub(super) struct Similar {
     file: PathBuf,
     #[command(flatten)]
     by_method: ByMethod,
-    /// Smallest share, 0 to 1
-    #[arg(long, value_name = "SHARE", default_value = "0.25", value_parser = parse_share)]
-    min: f64,
+    /// Smallest share, 0 to 1 [default: 0.25; with sif 0.5, as its paper]
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    min: Option<f64>,
     /// Limit of files
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
@@ -83,6 +82,9 @@ struct Indexed {
     /// Also count padding and template bytes
     #[arg(long)]
     no_templates: bool,
+    /// Show every file in a row of its own, not only the first of each kind
+    #[arg(long)]
+    all: bool,
 }
 
 impl Similar {
@@ -93,7 +95,8 @@ impl Similar {
             return Err(CliError::new(message).hint("name one file, not a directory or a device"));
         }
         if let Some(chosen) = self.by_method.method() {
-            let (bounds, winnow) = ((self.min, self.limit), self.winnow.asked(self.viewed.view));
+            let min = self.min.unwrap_or_else(|| methods::min_default(&chosen, false));
+            let (bounds, winnow) = ((min, self.limit), self.winnow.asked(self.viewed.view));
             return methods::similar(&self.by_method, &chosen, &self.file, bounds, &winnow, global, out);
         }
         let indexed = &self.indexed;
@@ -108,7 +111,7 @@ impl Similar {
             size_ratio: indexed.size_ratio,
         };
         let options = SimilarOptions {
-            min: self.min,
+            min: self.min.unwrap_or(methods::MIN_DEFAULT),
             limit: self.limit,
             by: indexed.by,
             estimate: indexed.estimate,
@@ -118,64 +121,10 @@ impl Similar {
             look: self.viewed.view.unwrap_or_default(),
         };
         match session.ask(Request::Similar { path, outside, options }, out)? {
-            Response::Similar(report) => out.result(&report, text)?,
+            Response::Similar(report) => out.result(&report, |report| text(report, indexed.all))?,
             other => return Err(unexpected(&other)),
         }
         Ok(Outcome::Clean)
-    }
-}
-
-fn text(report: &Matches) -> String {
-    let mut text = match report.matches.is_empty() {
-        true => "no similar files\n".to_owned(),
-        false => String::new(),
-    };
-    let (same, alike): (Vec<_>, Vec<_>) = report.matches.iter().partition(|found| found.shares.identical);
-    if !same.is_empty() {
-        text.push_str(&format!("{} identical, of {}\n", report.identical, size(same[0].size)));
-        same.iter().for_each(|found| text.push_str(&format!("  {}\n", plain(&shown(&found.path)))));
-        let left = report.identical.saturating_sub(same.len());
-        if left > 0 {
-            text.push_str(&format!("  ... and {left} more: --limit N shows more\n"));
-        }
-    }
-    if !alike.is_empty() {
-        let head = ["CONTAINS", "CONTAINED", "RESEMBLES", "COMMON", "SIZE", "FILE"];
-        let mut rows = vec![head.map(str::to_owned).to_vec()];
-        rows.extend(alike.into_iter().map(|found| {
-            let seen = match (found.query_view, found.view) {
-                (View::Raw, View::Raw) => String::new(),
-                (query, found) if query == found => format!(" (as {})", found.name()),
-                (query, found) => format!(" (as {}, asked as {})", found.name(), query.name()),
-            };
-            let mark = if found.shares.verified { "" } else { " (estimate)" };
-            vec![
-                share(found.shares.containment),
-                share(found.shares.contained_in),
-                share(found.shares.resemblance),
-                size(found.shares.bytes_common),
-                size(found.size),
-                plain(&shown(&found.path)) + &seen + mark,
-            ]
-        }));
-        text.push_str(&table(&rows, &[0, 1, 2, 3, 4]));
-    }
-    if report.suppressed_bytes > 0 {
-        let covered = size(report.suppressed_bytes);
-        text.push_str(&format!(
-            "{covered} are of templates or padding and do not count (--no-templates counts them)\n"
-        ));
-    }
-    text + &not_indexed(report.not_indexed)
-}
-
-/// Says which files could not be found, as the settings leave them out of the index.
-pub(super) fn not_indexed(files: u64) -> String {
-    match files {
-        0 => String::new(),
-        files => format!(
-            "{files} files are not in the index (`similarity = \"off\"`): only files that are the same to the byte are found\n"
-        ),
     }
 }
 

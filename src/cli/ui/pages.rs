@@ -4,7 +4,7 @@ use super::super::output::{share, size};
 use super::super::pages::{self, figure, plain_table};
 use super::super::parse::parse_share;
 use super::super::session::unexpected;
-use super::super::{diff, similar, status};
+use super::super::{diff, similar_rows, status};
 use super::job::{Job, Jobs, State};
 use super::source::Source;
 use crate::admin::text::shown;
@@ -223,7 +223,7 @@ impl Ui {
             notes.push("Files may be missing: the index does not know all of them yet.".to_owned());
         }
         if report.not_indexed > 0 {
-            notes.push(similar::not_indexed(report.not_indexed));
+            notes.push(similar_rows::not_indexed(report.not_indexed));
         }
         if report.suppressed_bytes > 0 {
             notes.push(format!(
