@@ -5,6 +5,7 @@
 use super::*;
 use crate::similarity::methods::laws::{laws, noise, text};
 use crate::similarity::methods::sketch_of;
+use proptest::prelude::*;
 
 laws!(uniform, SimHash { key: KeyKind::UNIFORM, ..SimHash::default() });
 laws!(skew_extension, SimHash::default());
@@ -123,6 +124,28 @@ fn an_extension_may_have_a_tolerance_of_its_own() {
     assert!(method.compare(&a, &b).distance.is_none());
     let plain = SimHash { key: KeyKind::SKEW, ..method };
     assert!(plain.compare(&a, &sketch("b.txt", &with(2))).distance.is_none(), "the stricter of both counts");
+}
+
+proptest! {
+    /// Files that are alike find each other from either side, and their keys are near, for the larger one.
+    #[test]
+    fn like_files_have_keys_near_each_other(
+        size in 100u64..5000, more in 0u64..300, sums in prop::collection::vec(0u64..100, TAG_COUNT), differences in prop::collection::vec(0u64..20, TAG_COUNT),
+    ) {
+        let tolerance = Tolerance { key: 0.05, size: 0.1, sums: 0.05 };
+        let method = SimHash { tolerance, ..SimHash::default() };
+        let of = |size, sums: Vec<u64>| SimSketch { size, sums: sums.try_into().unwrap(), ..SimSketch::default() };
+        let a = of(size, sums.clone());
+        let b = of(size + more, sums.iter().zip(&differences).map(|(sum, more)| sum + more).collect());
+        let apart = method.key_of(&b).abs_diff(method.key_of(&a));
+        let is_alike = method.compare(&a, &b).distance.is_some();
+        prop_assert_eq!(method.compare(&b, &a), method.compare(&a, &b));
+        prop_assert!(!is_alike || apart as f64 <= 0.05 * (size + more) as f64);
+        let near = |one: &SimSketch, other: &SimSketch| {
+            method.near(one).iter().any(|range| range.contains(&method.key_of(other)))
+        };
+        prop_assert!(!is_alike || near(&a, &b) && near(&b, &a), "{} of {} and {}", apart, size, size + more);
+    }
 }
 
 #[test]
