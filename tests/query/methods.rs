@@ -723,6 +723,19 @@ fn stubs_are_not_read_as_empty_files() {
     refused(&["compare-methods", "."], dir.path(), "is a stub");
     refused(&["regions", "a", "half"], dir.path(), "mount the overlay");
     refused(&["groups", "--method", "sif", "--in", "/etc", "--against", "."], dir.path(), "is a stub");
+    // A stub among other files is left out, and stops none of them.
+    let mixed = tempfile::tempdir().unwrap();
+    tree(mixed.path());
+    let (from, to) = (dir.path().join("half"), mixed.path().join("stub"));
+    let copied = std::process::Command::new("cp").arg("-a").args([from, to]).status();
+    assert!(copied.unwrap().success());
+    let output = dedupctl(&["groups", "--method", "sif", "--in", "."], mixed.path());
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(
+        text(&output).contains("stub: is a stub") && text(&output).contains("sub/copy"),
+        "{}",
+        text(&output)
+    );
     // The default index needs no mount.
     let found = json(&["similar", "a", "--json"], dir.path());
     assert_eq!(found["matches"][0]["path"], "sub/copy", "{found}");

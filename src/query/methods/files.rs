@@ -14,6 +14,8 @@ const BUFFER_BYTES: usize = 256 << 10;
 
 /// Calls `visit` with every regular file below `root`, sorted, or `root` itself, and with its path below that. Does not follow
 /// links, includes hidden files, and skips files of a store. Files that cannot be read, also by `visit`, go to `unreadable`.
+///
+/// Fails if there are stubs and nothing else: then this is an overlay that is not mounted.
 pub(crate) fn walk(
     root: &Path,
     unreadable: &mut Vec<(PathBuf, String)>,
@@ -25,6 +27,7 @@ pub(crate) fn walk(
         .sort_by_file_name(std::ffi::OsStr::cmp)
         .filter_entry(|entry| !crate::backing::is_hidden(entry.file_name()))
         .build();
+    let (mut read, mut stub) = (0, None);
     for entry in walk {
         let entry = match entry {
             Ok(entry) => entry,
@@ -41,10 +44,17 @@ pub(crate) fn walk(
             Err(OverlayError::Io { source, .. }) => {
                 unreadable.push((entry.path().to_owned(), source.to_string()));
             }
-            other => other?,
+            Err(OverlayError::Unreadable { path, reason }) => {
+                unreadable.push((path.clone(), reason.clone()));
+                stub.get_or_insert(OverlayError::Unreadable { path, reason });
+            }
+            other => {
+                other?;
+                read += 1;
+            }
         }
     }
-    Ok(())
+    stub.filter(|_| read == 0).map_or(Ok(()), Err)
 }
 
 /// Calls `take` with the bytes that `look` makes of a file, or with the bytes as they are if it makes none.
